@@ -18,7 +18,7 @@ pub(super) fn find_events(
     let reloads = &shared.reloads;
     let reloads = ConfigReloads { count: *reloads.count.borrow(), succeeded: reloads.succeeded() };
     let found = tracker.observe(snapshot, reloads);
-    let told = shared.pages.events().record(found, snapshot.at.utc);
+    let told = shared.status.pages.events().record(found, snapshot.at.utc);
     let is_fast = shared.clock.is_fast();
     for event in &told {
         if let Some(left_out) = lines.admit(is_fast, system_now().boottime) {

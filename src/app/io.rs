@@ -8,28 +8,16 @@ use tokio::sync::{mpsc, watch};
 
 use super::StartError;
 use super::local_reader::{local_reader, start_owners};
-use crate::clock::system_now;
 use crate::config::Config;
 use crate::host::agent_usage;
-use crate::model::Utc;
 use crate::serve;
 use crate::systemd::notify;
 use crate::thread::Thread;
 
 /// The running I/O thread.
 pub(super) struct RunningIo {
-    pub(super) status: IoStatus,
     stop: watch::Sender<bool>,
     thread: Thread,
-}
-
-/// What the tick loop shares with the I/O thread.
-#[derive(Clone)]
-pub(super) struct IoStatus {
-    pub(super) liveness: Arc<serve::Liveness>,
-    pub(super) requests: Arc<serve::Requests>,
-    /// When the agent started, by the system's clock.
-    pub(super) started: Utc,
 }
 
 impl RunningIo {
@@ -50,22 +38,13 @@ pub(super) fn start(
     bills: mpsc::Sender<serve::BillRequest>,
     shared: &Arc<super::Shared>,
 ) -> Result<RunningIo, StartError> {
-    let io = IoStatus {
-        liveness: Arc::clone(&shared.liveness),
-        requests: Arc::default(),
-        started: system_now().utc,
-    };
     let site = serve::Site {
-        pages: Arc::clone(&shared.pages),
+        status: Arc::clone(&shared.status),
         release: {
             let shared = Arc::clone(shared);
             Box::new(move || shared.sessions.orders.release())
         },
         page: serve::LivePage::new(config.web.external_url.as_deref()),
-        liveness: Arc::clone(&io.liveness),
-        requests: Arc::clone(&io.requests),
-        no_account: Arc::clone(&shared.no_account),
-        missing: Arc::clone(&shared.missing),
         owners: start_owners(shared)?,
         local_reader: local_reader(shared),
         bills,
@@ -74,8 +53,8 @@ pub(super) fn start(
     };
     let serve::BoundListeners { listeners, unbound } = bound;
     // Before systemd and the first reader of `/-/ready` are told.
-    unbound.iter().for_each(|address| shared.missing.insert(&address.error));
-    let missing = Arc::clone(&shared.missing);
+    unbound.iter().for_each(|address| shared.status.missing.insert(&address.error));
+    let status = Arc::clone(&shared.status);
     let (stop, stopped) = watch::channel(false);
     let (agent_stop, reloads) = (shared.stop.clone(), shared.reloads.requests.clone());
     let (armed, is_armed) = std::sync::mpsc::channel();
@@ -87,7 +66,7 @@ pub(super) fn start(
         };
         runtime.block_on(async move {
             handle_signals(agent_stop, reloads);
-            let later = listen_later(unbound, &missing);
+            let later = listen_later(unbound, &status);
             // Fails if the start has timed out.
             let _ = armed.send(());
             if let Err(error) = serve::run(listeners, later, site, stopped).await {
@@ -98,23 +77,23 @@ pub(super) fn start(
     })?;
     // systemd may send SIGHUP as soon as the agent is ready; without a handler that would end the agent.
     let _ = is_armed.recv_timeout(Duration::from_secs(1));
-    Ok(RunningIo { status: io, stop, thread })
+    Ok(RunningIo { stop, thread })
 }
 
 /// Waits for the addresses that are taken; returns the receiver of their sockets.
 fn listen_later(
     unbound: Vec<serve::UnboundAddress>,
-    missing: &Arc<serve::MissingListeners>,
+    status: &Arc<serve::AgentStatus>,
 ) -> mpsc::Receiver<serve::Listener> {
     let (sender, later) = mpsc::channel(1);
     for address in unbound {
-        let (sender, missing) = (sender.clone(), Arc::clone(missing));
+        let (sender, status) = (sender.clone(), Arc::clone(status));
         tokio::spawn(async move {
-            let listener = address.listen(&missing).await;
+            let listener = address.listen(&status.missing).await;
             // Fails if the server has ended.
             if sender.send(listener).await.is_ok() {
-                let status = missing.reason();
-                notify(&[NotifyState::Status(status.as_deref().unwrap_or(super::RUNNING))]);
+                let missing = status.missing.reason();
+                notify(&[NotifyState::Status(missing.as_deref().unwrap_or(super::RUNNING))]);
             }
         });
     }

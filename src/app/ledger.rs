@@ -86,9 +86,10 @@ impl LedgerChannel {
     fn note_open_error(&self, error: &Error, shared: &Shared) {
         self.count_error();
         let reason = Some(error.to_string());
-        if shared.no_account.reason() != reason {
+        let mut no_account = shared.status.no_account.lock();
+        if *no_account != reason {
             tracing::error!(%error, "the ledger cannot be opened: usage is not billed until it can; retrying every 5 s");
-            shared.no_account.set(reason);
+            *no_account = reason;
         }
     }
 
@@ -180,7 +181,7 @@ fn log_opened(ledger: &Ledger, recovered: &Recovered) {
 pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Option<Recovered>), StartError> {
     let active = shared.config.active();
     if !active.config.ledger.enabled {
-        shared.no_account.set(Some("ledger.enabled is false".into()));
+        *shared.status.no_account.lock() = Some("ledger.enabled is false".into());
         return Ok((None, None));
     }
     let channel = Arc::new(LedgerChannel::default());
@@ -235,7 +236,7 @@ fn open_later(channel: &LedgerChannel, shared: &Shared) -> Option<(Ledger, usize
                 }
                 channel.set_durable(recovered.durable);
                 *channel.opened_late.lock() = Some(Box::new(recovered));
-                shared.no_account.set(None);
+                *shared.status.no_account.lock() = None;
                 return Some((ledger, active.decisions.len()));
             }
             Err(error) => channel.note_open_error(&error, shared),

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::Shared;
-use crate::host::{SocketOwners, UserNameError};
+use crate::host::SocketOwners;
 use crate::model::VisibleAccount;
 use crate::resolvers::users::GROUP_PREFIX;
-use crate::serve::{LocalReader, OwnerRequest, ReaderUnknown};
+use crate::serve::{LocalReader, OwnerRequest};
 use crate::thread::{self, Thread};
 
 /// The most requests that may wait for the owner of their connection.
@@ -40,16 +40,13 @@ pub(super) fn local_reader(shared: &Arc<Shared>) -> LocalReader {
     Box::new(move |uid| visible_to(uid, &shared))
 }
 
-fn visible_to(uid: u32, shared: &Shared) -> Result<VisibleAccount, ReaderUnknown> {
+fn visible_to(uid: u32, shared: &Shared) -> Option<VisibleAccount> {
     if uid == 0 || uid == rustix::process::geteuid().as_raw() {
-        return Ok(VisibleAccount::Everything);
+        return Some(VisibleAccount::Everything);
     }
     let users = shared.host.users();
     // The groups are known when the name is.
-    let name = users.name(uid).map_err(|error| match error {
-        UserNameError::Pending { .. } => ReaderUnknown::Yet,
-        UserNameError::Failed { .. } => ReaderUnknown::Never,
-    })?;
+    let name = users.name(uid).ok()?;
     let name = name.unwrap_or_else(|| uid.to_string().into());
     let active = shared.config.active();
     let is_reader =
@@ -57,5 +54,5 @@ fn visible_to(uid: u32, shared: &Shared) -> Result<VisibleAccount, ReaderUnknown
             Some(group) => users.members(group).contains(&uid),
             None => reader == "*" || **reader == *name,
         });
-    Ok(if is_reader { VisibleAccount::Everything } else { VisibleAccount::OfUser(name) })
+    Some(if is_reader { VisibleAccount::Everything } else { VisibleAccount::OfUser(name) })
 }

@@ -27,13 +27,13 @@ use crate::control::{self, ControlServer};
 use crate::holders::{BelievedCgroups, ResolvedWorkloads};
 use crate::host::{Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised};
 use crate::meter::{Meter, SamplerNews};
-use crate::model::HowHeld;
+use crate::model::{HowHeld, Utc};
 use crate::policy::{self, ActiveConfig, CurrentConfig};
 use crate::resolvers::{self, Resolvers, SeenProcesses, users};
 use crate::serve::PeriodCloser;
 use crate::session::{self, DriverSessions, Orders, Received, RestartReason};
 use crate::thread::{self, Thread, VitalThreads};
-use crate::{export, serve, systemd};
+use crate::{serve, systemd};
 pub use observer::Observer;
 use reload::Reloads;
 
@@ -162,15 +162,12 @@ struct Shared {
     simulated: Arc<AtomicBool>,
     sessions: Arc<DriverSessions>,
     resolvers: Arc<Resolvers>,
-    pages: Arc<export::LatestSnapshot>,
-    /// The time of the last tick.
-    liveness: Arc<serve::Liveness>,
+    /// What the agent says of itself.
+    status: Arc<serve::AgentStatus>,
+    /// When the agent started, by the system's clock.
+    started: Utc,
     /// TLS, users and headers of the pages.
     access: Arc<serve::Access>,
-    /// Why no account is kept, if none is.
-    no_account: Arc<serve::NoAccount>,
-    /// The addresses on which the pages are not served yet.
-    missing: Arc<serve::MissingListeners>,
     vital: VitalThreads,
     reloads: Reloads,
 }
@@ -187,7 +184,7 @@ impl Shared {
         let scheduler = resolvers::installed_scheduler(&launch.config, &host);
         let config = Arc::new(CurrentConfig::new(ActiveConfig::new(launch.config.clone(), scheduler)));
         let simulated = Arc::new(AtomicBool::new(launch.simulated));
-        let (pages, processes) = (Arc::default(), Arc::new(SeenProcesses::of(&host)));
+        let processes = Arc::new(SeenProcesses::of(&host));
         let sessions = DriverSessions {
             clock: clock.clone(),
             stop: stop.clone(),
@@ -211,7 +208,7 @@ impl Shared {
             stop: stop.clone(),
             host: host.clone(),
             config: Arc::clone(&config),
-            pages: Arc::clone(&pages),
+            gpus: Mutex::default(),
             simulated: Arc::clone(&simulated),
             observes: launch.observes,
             processes,
@@ -227,11 +224,9 @@ impl Shared {
             simulated,
             sessions: Arc::new(sessions),
             resolvers: Arc::new(resolvers),
-            pages,
-            liveness: Arc::new(serve::Liveness::new(|| system_now().boottime)),
+            status: Arc::new(serve::AgentStatus::new(|| system_now().boottime)),
+            started: system_now().utc,
             access,
-            no_account: Arc::default(),
-            missing: Arc::default(),
             vital: VitalThreads::new(stop),
             reloads,
         }
@@ -289,7 +284,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         session::close(&shared.sessions, IO_TIMEOUT);
     })?;
     // Also while an address is taken: systemd would end an agent that does not become ready, and the account with it.
-    let status = shared.missing.reason();
+    let status = shared.status.missing.reason();
     systemd::notify(&[NotifyState::Ready, NotifyState::Status(status.as_deref().unwrap_or(RUNNING))]);
     if let Some(url) = page {
         log_page(&url, &shared);
@@ -347,7 +342,7 @@ fn log_start(launch: &Launch) {
 /// Logs where to look at a demo or replay, once there is something to see: the last line of its start.
 fn log_page(url: &str, shared: &Shared) {
     const POLL_INTERVAL: Duration = Duration::from_millis(20);
-    while shared.pages.get().is_none() {
+    while shared.status.pages.get().is_none() {
         if shared.stop.wait(POLL_INTERVAL) {
             return;
         }
@@ -421,9 +416,7 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     let control = ControlServer {
         stop: shared.stop.clone(),
         sessions: Arc::clone(&shared.sessions),
-        liveness: Arc::clone(&shared.liveness),
-        pages: Arc::clone(&shared.pages),
-        missing: Arc::clone(&shared.missing),
+        status: Arc::clone(&shared.status),
         ledger: path.clone(),
         closer: path.clone().map(|path| PeriodCloser { path, config: active.config.billing.clone() }),
         // Without a ledger nothing receives orders.
@@ -441,7 +434,7 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     resolvers::start(resolvers, recovered.as_ref(), agent)?;
     session::start_kernel_log(&shared.sessions)?;
     let meter = Meter::new(Arc::clone(&active.policy), started, recovered);
-    let outputs = tick_loop::Outputs::new((ledger.as_ref(), exports.as_ref()), &io, push.as_ref());
+    let outputs = tick_loop::Outputs::new(ledger.as_ref(), exports.as_ref(), push.as_ref());
     let tick_loop = tick_loop::start(meter, inbox, outputs, shared)?;
     reload::start(reload::ReloadSources { config: source, web }, reload_requests, shared)?;
     Ok(Threads { io, push, tick_loop, ledger, exports, control })

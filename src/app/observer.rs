@@ -9,8 +9,7 @@ use super::{
 };
 use crate::clock::{Clock, Stop};
 use crate::config::Config;
-use crate::export::LatestSnapshot;
-use crate::serve::BoundListeners;
+use crate::serve::{BoundListeners, LatestSnapshot};
 use crate::session::{self, Search};
 
 /// A running observer.
@@ -51,7 +50,7 @@ impl Observer {
 
     /// The latest snapshot.
     pub fn pages(&self) -> &LatestSnapshot {
-        &self.shared.pages
+        &self.shared.status.pages
     }
 
     /// Called by SIGTERM and SIGINT.

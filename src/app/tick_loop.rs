@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::events::{EventLines, find_events};
 use super::push::TickPush;
-use super::{NodeName, Shared, exports, io, ledger, push};
+use super::{NodeName, Shared, exports, ledger, push};
 use crate::catalogue::AgentFamily;
 use crate::clock::{next_multiple, system_now};
 use crate::events::EventTracker;
@@ -16,6 +16,7 @@ use crate::host::agent_usage;
 use crate::meter::{Inputs, Meter, SamplerNews, Services};
 use crate::model::Nanoseconds;
 use crate::policy::Wait;
+use crate::resolvers::TrackedGpus;
 use crate::session::{self, Search};
 use crate::systemd::Watchdog;
 use crate::thread::{self, Thread};
@@ -26,7 +27,6 @@ pub(super) struct Outputs {
     ledger: Option<Arc<ledger::LedgerChannel>>,
     exports: Option<Arc<exports::ExportState>>,
     push: Option<TickPush>,
-    io: io::IoStatus,
     watchdog: Watchdog,
     /// Reads the resource usage of the agent; absent while its files cannot be opened.
     usage: Option<agent_usage::AgentUsageReader>,
@@ -34,23 +34,22 @@ pub(super) struct Outputs {
 
 impl Outputs {
     pub(super) fn new(
-        (ledger, exports): (Option<&ledger::RunningLedger>, Option<&exports::RunningExports>),
-        io: &io::RunningIo,
+        ledger: Option<&ledger::RunningLedger>,
+        exports: Option<&exports::RunningExports>,
         push: Option<&push::RunningPush>,
     ) -> Self {
         Self {
             ledger: ledger.map(|ledger| Arc::clone(&ledger.channel)),
             exports: exports.map(|exports| Arc::clone(&exports.state)),
             push: push.map(|push| TickPush::new(push.target.clone())),
-            io: io.status.clone(),
             watchdog: Watchdog::from_environment(),
             usage: None,
         }
     }
 
     /// Reports that the tick loop is alive.
-    fn notify_alive(&mut self) {
-        self.io.liveness.record_tick();
+    fn notify_alive(&mut self, shared: &Shared) {
+        shared.status.liveness.record_tick();
         self.watchdog.feed(system_now().boottime);
     }
 }
@@ -91,7 +90,13 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         if let Some(push) = &outputs.push {
             push.push_events(&events, tick.snapshot.at.utc, span.context());
         }
-        shared.pages.publish(Arc::new(PublishedSnapshot::new(tick.snapshot, Arc::clone(&active.page_cache))));
+        let listed = tick.snapshot.gpus.iter().map(|gpu| gpu.present).collect();
+        let tracked = TrackedGpus { roster: Arc::clone(&tick.snapshot.roster), listed };
+        *shared.resolvers.gpus.lock() = Some(tracked);
+        shared
+            .status
+            .pages
+            .publish(Arc::new(PublishedSnapshot::new(tick.snapshot, Arc::clone(&active.page_cache))));
         if let Some(ledger) = outputs.ledger.as_ref().filter(|_| meter.has_ledger()) {
             ledger.offer(tick.batch, span.context());
         }
@@ -105,7 +110,7 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         let interval = active.cadence.interval;
         let deadline = next_multiple(now.boottime, interval) + Nanoseconds(interval.0 / 5);
         let every = outputs.watchdog.every();
-        let wait = Wait { until: deadline, every, notify: || outputs.notify_alive() };
+        let wait = Wait { until: deadline, every, notify: || outputs.notify_alive(shared) };
         if !shared.config.wait_until(&shared.clock, &active, &shared.stop, wait) {
             return;
         }
@@ -141,7 +146,7 @@ fn inputs(news: Vec<SamplerNews>, outputs: &Outputs, shared: &Shared) -> Inputs 
     let (identities, _) = shared.resolvers.processes.get();
     let (xids, notices) = shared.sessions.received.take();
     // An XID names who is on the GPU.
-    let wants_processes = shared.pages.wants_processes() || !xids.is_empty();
+    let wants_processes = shared.status.pages.wants_processes() || !xids.is_empty();
     let workloads = shared.resolvers.workloads();
     Inputs {
         news,
@@ -217,7 +222,7 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
     services.add(AgentFamily::Simulated, Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
     services.add(AgentFamily::Quiesced, Vec::new(), shared.sessions.orders.release().is_some().into());
     services.add(AgentFamily::ConfigReloadSuccess, Vec::new(), shared.reloads.succeeded().into());
-    services.add(AgentFamily::ListenMissing, Vec::new(), whole(shared.missing.count() as u64));
+    services.add(AgentFamily::ListenMissing, Vec::new(), whole(shared.status.missing.count() as u64));
     if let Some(ok) = session::driver_ok(&shared.sessions) {
         services.add(AgentFamily::CollectorSuccess, vec![("collector", "driver".into())], ok.into());
     }
@@ -237,7 +242,7 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
             whole(exports.age(shared.clock.now().boottime).0),
         );
     }
-    for (code, count) in outputs.io.requests.by_code() {
+    for (code, count) in shared.status.requests.by_code() {
         services.add(AgentFamily::HttpRequests, vec![("code", code.to_string().into())], whole(count));
     }
     if let Some(push) = &outputs.push {
@@ -252,6 +257,6 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
     if let Some(most) = agent_usage::open_files_limit() {
         services.add(AgentFamily::ProcessMaxFds, Vec::new(), whole(most));
     }
-    services.add(AgentFamily::ProcessStartTime, Vec::new(), whole(outputs.io.started.0));
+    services.add(AgentFamily::ProcessStartTime, Vec::new(), whole(shared.started.0));
     services
 }

@@ -17,14 +17,14 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{Stop, system_now};
-use crate::export::{self, LatestSnapshot};
+use crate::export;
 use crate::host::agent_usage;
 use crate::ledger::{
     InventoryRow, PendingOrder, Reader, RecordedDocument, RecordedDocuments, StatementOrder,
 };
 use crate::meter::SamplerNews;
 use crate::model::{Attachment, Nanoseconds, Utc, VisibleAccount};
-use crate::serve::{BY_DAY, BillQuery, ClosedBill, Liveness, MissingListeners, PeriodCloser};
+use crate::serve::{AgentStatus, BY_DAY, BillQuery, ClosedBill, NO_SNAPSHOT, PeriodCloser};
 use crate::session::DriverSessions;
 use crate::thread::{self, Thread};
 
@@ -167,9 +167,6 @@ impl Drop for Control {
     }
 }
 
-/// The error before the first snapshot.
-const NO_SNAPSHOT: &str = "there is no snapshot yet; try again in a second";
-
 /// The error of an agent without a ledger.
 const NO_LEDGER: &str = "the agent keeps no ledger: set ledger.enabled";
 
@@ -177,10 +174,7 @@ const NO_LEDGER: &str = "the agent keeps no ledger: set ledger.enabled";
 pub(crate) struct ControlServer {
     pub(crate) stop: Stop,
     pub(crate) sessions: Arc<DriverSessions>,
-    pub(crate) liveness: Arc<Liveness>,
-    pub(crate) pages: Arc<LatestSnapshot>,
-    /// The addresses on which the server does not listen yet.
-    pub(crate) missing: Arc<MissingListeners>,
+    pub(crate) status: Arc<AgentStatus>,
     /// The ledger file, if one is kept.
     pub(crate) ledger: Option<PathBuf>,
     /// Closes periods of the ledger, if one is kept.
@@ -287,22 +281,16 @@ impl ControlServer {
 
     /// The same as `/-/healthy` and `/-/ready`.
     fn probe(&self, ready: bool) -> Result<ControlReply, String> {
-        if !self.liveness.is_alive() {
-            let seconds = self.liveness.since_last_tick().0 / Nanoseconds::SECOND.0;
-            return Err(format!("the last tick was {seconds} s ago; restart the agent"));
-        }
-        if ready && self.pages.get().is_none() {
-            return Err(NO_SNAPSHOT.to_owned());
-        }
-        if let Some(reason) = self.missing.reason().filter(|_| ready) {
-            return Err(reason);
+        self.status.check_health()?;
+        if ready {
+            self.status.check_readiness()?;
         }
         Ok(ControlReply::default())
     }
 
     /// The same as `/api/v1/health`.
     fn health(&self) -> Result<ControlReply, String> {
-        let published = self.pages.get().ok_or(NO_SNAPSHOT)?;
+        let published = self.status.pages.get().ok_or(NO_SNAPSHOT)?;
         let health =
             export::health(&published.snapshot, self.sessions.orders.release(), &VisibleAccount::Everything);
         Ok(ControlReply { health: Some(health), ..ControlReply::default() })

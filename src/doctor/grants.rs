@@ -165,7 +165,7 @@ fn describe_group(name: &str, users: &UserDatabase) -> String {
     };
     let members: Vec<&str> = group.members.values().map(AsRef::as_ref).collect();
     // The name service does not list the users whose primary group this is.
-    let others = if users.service().is_some() { "users whose primary group it is" } else { "" };
+    let others = if users.is_service() { "users whose primary group it is" } else { "" };
     let members = match (members.is_empty(), others.is_empty()) {
         (true, true) => "none".to_owned(),
         (true, false) => others.to_owned(),

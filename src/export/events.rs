@@ -13,6 +13,7 @@ use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
 use prost::Message;
 use serde_json::{Value, json};
 
+use super::json::to_json;
 use super::otlp::{OtlpResource, attribute, scope};
 use super::summarize::View;
 use crate::events::Event;
@@ -26,9 +27,7 @@ pub fn events(latest: &[Arc<Event>], snapshot: &Snapshot, visible: &VisibleAccou
         .iter()
         .filter_map(|event| event.shown_to(visible).filter(|shown| view.shows_event(event, &shown.parties)));
     let events: Vec<Value> = shown.map(|event| event_json(&event)).collect();
-    let mut text = json!({ "events": events }).to_string().into_bytes();
-    text.push(b'\n');
-    text
+    to_json(&json!({ "events": events }))
 }
 
 fn event_json(event: &Event) -> Value {

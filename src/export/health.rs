@@ -12,16 +12,7 @@ use serde_json::{Value, json};
 use super::json::{node, simulated};
 use super::summarize::View;
 use crate::model::snapshot::{GpuEntry, GpuState, Snapshot};
-use crate::model::{HealthState, Reason, Utc, Verdict, VisibleAccount};
-
-/// The driver's release on request.
-#[derive(Clone, Copy, Debug)]
-pub struct Release {
-    /// When the agent uses the driver again without being asked.
-    pub until: Utc,
-    /// Unix user id of the one who asked for it.
-    pub user: u32,
-}
+use crate::model::{HealthState, Reason, Release, Utc, Verdict, VisibleAccount};
 
 /// The verdict of a GPU, as in the API.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -119,14 +110,6 @@ fn report_release(reason: &Reason, release: Release) -> ReportedReason {
         what: format!("the driver is released on request{} (gpumeter_quiesced is 1)", release.words()),
         clears: "gpumeter resume, or by itself at that time".to_owned(),
         ..report_reason(reason)
-    }
-}
-
-impl Release {
-    /// Until when, and who asked for it.
-    pub(super) fn words(self) -> String {
-        let user = if self.user == 0 { "root".to_owned() } else { format!("user {}", self.user) };
-        format!(" until {:.0}, asked for by {user}", self.until)
     }
 }
 

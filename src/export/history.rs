@@ -173,7 +173,7 @@ pub struct History {
 
 impl History {
     /// Adds the values of a tick.
-    pub(super) fn record(&mut self, snapshot: &Snapshot) {
+    pub fn record(&mut self, snapshot: &Snapshot) {
         let step = snapshot.at.boottime.0 / HISTORY_STEP.0;
         if self.gpus.len() > snapshot.roster.gpus.len() {
             let is_known = |uuid: &Arc<str>| snapshot.roster.gpus.iter().any(|gpu| gpu.id.uuid == *uuid);

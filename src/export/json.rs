@@ -8,7 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::decimal;
 use super::walk::{Labels, Sample, Sink, Value, walk};
@@ -16,15 +17,30 @@ use crate::catalogue::{AgentFamily, Family, GpuRows, InstanceRows, Level, Rows};
 use crate::model::VisibleAccount;
 use crate::model::snapshot::{Histogram, Snapshot, WorkloadEntry};
 
-/// Appends the snapshot's series up to `level`.
-pub fn json(snapshot: &Snapshot, level: Level, out: &mut Vec<u8>) {
-    write(snapshot, level, None, out);
+/// The snapshot's series up to `level` as a reader may see them. Where that is not everything, it is the series of tenants and
+/// workloads and the identity of the GPUs, marked as partial: a GPU's measurements are sums over all its tenants.
+pub fn json(snapshot: &Snapshot, level: Level, visible: &VisibleAccount) -> Vec<u8> {
+    let filter = SeriesFilter::new(snapshot, visible);
+    let is_partial = filter.is_some();
+    let mut sink = JsonSink { filter, family: None, families: Vec::new() };
+    walk(snapshot, level, &mut sink);
+    let document = SnapshotJson {
+        at: snapshot.at.utc.to_string(),
+        sequence: snapshot.sequence,
+        simulated: simulated(snapshot),
+        node: node(snapshot),
+        partial: is_partial.then_some(true),
+        families: sink.families,
+    };
+    to_json(&document)
 }
 
-/// Appends what a reader may see. Where that is not everything, it is the series of tenants and workloads and the identity of
-/// the GPUs, marked as partial: a GPU's measurements are sums over all its tenants.
-pub fn json_of(snapshot: &Snapshot, level: Level, visible: &VisibleAccount, out: &mut Vec<u8>) {
-    write(snapshot, level, SeriesFilter::new(snapshot, visible), out);
+/// A document as a line of JSON.
+pub fn to_json<T: Serialize>(document: &T) -> Vec<u8> {
+    // Writing plain values to memory does not fail.
+    let mut text = serde_json::to_vec(document).unwrap_or_default();
+    text.push(b'\n');
+    text
 }
 
 /// What is shown to a reader who may not see everything.
@@ -71,24 +87,45 @@ impl<'a> SeriesFilter<'a> {
     }
 }
 
-fn write<'a>(snapshot: &'a Snapshot, level: Level, filter: Option<SeriesFilter<'a>>, out: &'a mut Vec<u8>) {
-    let is_partial = filter.is_some();
-    let mut sink = JsonWriter { out, filter, family: None, families: 0, series: 0 };
-    sink.raw("{\"at\":");
-    sink.value(&snapshot.at.utc.to_string());
-    sink.raw(",\"sequence\":");
-    sink.value(&snapshot.sequence);
-    sink.raw(",\"simulated\":");
-    sink.value(&simulated(snapshot));
-    sink.raw(",\"node\":");
-    sink.value(&node(snapshot));
-    if is_partial {
-        sink.raw(",\"partial\":true");
-    }
-    sink.raw(",\"families\":[");
-    walk(snapshot, level, &mut sink);
-    sink.finish_family();
-    sink.raw("]}\n");
+#[derive(Serialize)]
+struct SnapshotJson<'a> {
+    at: String,
+    sequence: u64,
+    simulated: bool,
+    node: BTreeMap<&'static str, &'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partial: Option<bool>,
+    families: Vec<FamilyJson>,
+}
+
+#[derive(Serialize)]
+struct FamilyJson {
+    name: &'static str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    unit: &'static str,
+    help: &'static str,
+    series: Vec<SeriesJson>,
+}
+
+/// Labels and value are encoded at once: the labels are borrowed, and a number has more digits than a float keeps.
+#[derive(Serialize)]
+struct SeriesJson {
+    labels: Box<RawValue>,
+    value: Box<RawValue>,
+}
+
+#[derive(Serialize)]
+struct HistogramJson<'a> {
+    count: u64,
+    sum: f64,
+    buckets: Vec<BucketJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct BucketJson<'a> {
+    le: &'a f64,
+    count: &'a u64,
 }
 
 /// Whether the driver is simulated, by the agent's own series.
@@ -105,21 +142,16 @@ pub(super) fn node(snapshot: &Snapshot) -> BTreeMap<&'static str, &str> {
     texts.filter(|(_, text)| !text.is_empty()).collect()
 }
 
-struct JsonWriter<'a> {
-    out: &'a mut Vec<u8>,
+struct JsonSink<'a> {
     /// Absent where everything is shown.
     filter: Option<SeriesFilter<'a>>,
     family: Option<&'static Family>,
-    families: usize,
-    /// How many series of the family have been written.
-    series: usize,
+    families: Vec<FamilyJson>,
 }
 
-impl Sink for JsonWriter<'_> {
+impl Sink for JsonSink<'_> {
     fn family(&mut self, family: &'static Family) {
-        self.finish_family();
         self.family = Some(family);
-        self.series = 0;
     }
 
     fn sample(&mut self, sample: Sample<'_>) {
@@ -127,72 +159,47 @@ impl Sink for JsonWriter<'_> {
         if self.filter.as_ref().is_some_and(|filter| !filter.shows(family, sample.labels)) {
             return;
         }
-        self.begin_series(family);
-        for (number, (name, value)) in sample.labels.pairs().enumerate() {
-            self.raw(if number > 0 { "," } else { "" });
-            self.value(name);
-            self.raw(":");
-            self.value(value);
+        let value = match value {
+            Value::Number(number) => number_json(number, family),
+            Value::Histogram(histogram) => to_raw_value(&histogram_json(histogram)),
+        };
+        let labels = to_raw_value(&LabelsJson(sample.labels));
+        // Neither fails for plain values.
+        let (Ok(labels), Ok(value)) = (labels, value) else { return };
+        let series = SeriesJson { labels, value };
+        match self.families.last_mut().filter(|last| last.name == family.name) {
+            Some(last) => last.series.push(series),
+            None => self.families.push(FamilyJson {
+                name: family.name,
+                kind: family.kind.name(),
+                unit: family.unit.suffix(),
+                help: family.help,
+                series: vec![series],
+            }),
         }
-        self.raw("},\"value\":");
-        match value {
-            Value::Number(number) => decimal::write(self.out, number, family.unit.decimals()),
-            Value::Histogram(histogram) => self.histogram(histogram),
-        }
-        self.raw("}");
     }
 }
 
-impl JsonWriter<'_> {
-    fn raw(&mut self, text: &str) {
-        self.out.extend_from_slice(text.as_bytes());
-    }
+fn number_json(number: i128, family: &Family) -> serde_json::Result<Box<RawValue>> {
+    let mut text = Vec::new();
+    decimal::write(&mut text, number, family.unit.decimals());
+    RawValue::from_string(String::from_utf8(text).unwrap_or_default())
+}
 
-    fn value<T: Serialize + ?Sized>(&mut self, value: &T) {
-        // Writing to memory does not fail, and neither do the plain values that come here.
-        let _written = serde_json::to_writer(&mut *self.out, value);
+fn histogram_json(histogram: &Histogram) -> HistogramJson<'_> {
+    let buckets = histogram.bounds.iter().zip(&histogram.cumulative);
+    HistogramJson {
+        count: histogram.count,
+        sum: histogram.sum,
+        buckets: buckets.map(|(le, count)| BucketJson { le, count }).collect(),
     }
+}
 
-    fn begin_series(&mut self, family: &Family) {
-        if self.series == 0 {
-            self.raw(if self.families > 0 { "," } else { "" });
-            self.families += 1;
-            for (key, text) in [
-                ("{\"name\":", family.name),
-                (",\"type\":", family.kind.name()),
-                (",\"unit\":", family.unit.suffix()),
-                (",\"help\":", family.help),
-            ] {
-                self.raw(key);
-                self.value(text);
-            }
-            self.raw(",\"series\":[");
-        } else {
-            self.raw(",");
-        }
-        self.series += 1;
-        self.raw("{\"labels\":{");
-    }
+/// Labels as an object, in their order.
+struct LabelsJson<'a>(Labels<'a>);
 
-    fn finish_family(&mut self) {
-        if self.series > 0 {
-            self.raw("]}");
-        }
-    }
-
-    fn histogram(&mut self, histogram: &Histogram) {
-        self.raw("{\"count\":");
-        self.value(&histogram.count);
-        self.raw(",\"sum\":");
-        self.value(&histogram.sum);
-        self.raw(",\"buckets\":[");
-        for (number, (bound, count)) in histogram.bounds.iter().zip(&histogram.cumulative).enumerate() {
-            self.raw(if number > 0 { ",{\"le\":" } else { "{\"le\":" });
-            self.value(bound);
-            self.raw(",\"count\":");
-            self.value(count);
-            self.raw("}");
-        }
-        self.raw("]}");
+impl Serialize for LabelsJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.pairs())
     }
 }

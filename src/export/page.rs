@@ -1,7 +1,6 @@
 //! Pages of published snapshots. A page is rendered at most once, and shared by all scrapers of its snapshot.
 
 use std::io::Write;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -11,10 +10,8 @@ use parking_lot::Mutex;
 
 use super::PageFormat;
 use super::dcgm::{DcgmOptions, DcgmRenderer};
-use super::history::History;
 use super::text::TextRenderer;
 use crate::catalogue::Level;
-use crate::events::EventLog;
 use crate::model::VisibleAccount;
 use crate::model::snapshot::Snapshot;
 
@@ -193,55 +190,6 @@ fn gzip(page: &[u8]) -> Bytes {
     // Writing to memory does not fail.
     let written = encoder.write_all(page).and_then(|()| encoder.finish());
     written.map(Bytes::from).unwrap_or_default()
-}
-
-/// For how many ticks snapshots have processes after somebody has looked at the live page.
-const TICKS_WITH_PROCESSES: u32 = 30;
-
-/// The latest published snapshot, and the last minutes; the tick loop writes them, other threads read them.
-#[derive(Debug, Default)]
-pub struct LatestSnapshot {
-    latest: Mutex<Option<Arc<PublishedSnapshot>>>,
-    history: Mutex<History>,
-    events: EventLog,
-    /// How many of the next snapshots are to have processes at every level.
-    with_processes: AtomicU32,
-}
-
-impl LatestSnapshot {
-    /// Replaces the snapshot that readers get.
-    pub fn publish(&self, snapshot: Arc<PublishedSnapshot>) {
-        self.history.lock().record(&snapshot.snapshot);
-        let before = self.latest.lock().replace(snapshot);
-        // Outside the lock, since dropping the last reference to a snapshot takes long.
-        drop(before);
-    }
-
-    /// The latest snapshot, absent before the first tick.
-    pub fn get(&self) -> Option<Arc<PublishedSnapshot>> {
-        self.latest.lock().clone()
-    }
-
-    /// The last minutes; a copy, so that the tick loop never waits for a reader.
-    pub fn history(&self) -> History {
-        self.history.lock().clone()
-    }
-
-    /// The latest events.
-    pub const fn events(&self) -> &EventLog {
-        &self.events
-    }
-
-    /// Makes the next snapshots have processes.
-    pub fn request_processes(&self) {
-        self.with_processes.store(TICKS_WITH_PROCESSES, Ordering::Relaxed);
-    }
-
-    /// Whether the next snapshot is to have processes.
-    pub fn wants_processes(&self) -> bool {
-        let count = |left: u32| left.checked_sub(1);
-        self.with_processes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).is_ok()
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::decimal;
-use super::health::{Release, report};
+use super::health::report;
 use super::history::{GpuHistory, HISTORY_POINTS, HISTORY_SERIES, HISTORY_STEP, History, RecentUse};
 use super::json::{SeriesFilter, node, simulated};
 use super::limits::{limit, read_gpu};
@@ -16,7 +16,9 @@ use crate::events::{Event, Party};
 use crate::model::snapshot::{
     GpuEntry, GpuState, HoldingEntry, ProcessEntry, ProcessState, Snapshot, WorkloadEntry,
 };
-use crate::model::{Fact, Fraction, HolderId, Nanoseconds, Price, Reading, Remedy, Utc, VisibleAccount};
+use crate::model::{
+    Fact, Fraction, HolderId, Nanoseconds, Price, Reading, Release, Remedy, Utc, VisibleAccount,
+};
 
 /// The most processes of a list.
 pub const MOST_LISTED: usize = 50;

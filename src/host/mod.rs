@@ -33,7 +33,7 @@ pub use pidfd_set::PidfdSet;
 pub use pod_logs::PodLogs;
 pub use process::{ProcessError, ProcessInfo};
 pub use socket_owner::SocketOwners;
-pub use users::{Group, NameService, UserDatabase, UserNameError};
+pub use users::{Group, UserDatabase, UserNameError};
 
 use crate::model::Nanoseconds;
 

@@ -1,9 +1,10 @@
 //! Names and groups of Unix users, from passwd and group files or from the system's name service (NSS).
 //!
-//! The name service may wait for a network, so [`UserDatabase::name`] and [`UserDatabase::members`] never call it: they
-//! return what [`NameService`] has cached, and queue the uid for the thread that makes the lookups.
+//! The name service may wait for a network, so [`UserDatabase::name`] and [`UserDatabase::members`] never call it. They read
+//! one map of the users that were asked for, which one thread keeps up to date: it takes the next uid from
+//! [`UserDatabase::next_due`], looks it up and stores the result. A user whom nobody asks for any more leaves the map.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::io;
 use std::path::Path;
@@ -19,8 +20,11 @@ use super::{container, untrusted};
 use crate::clock::system_now;
 use crate::model::Nanoseconds;
 
-/// A name is used for so long before it is looked up again: the uid may belong to another user by then.
-const CACHE_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
+/// Time from one lookup of a user to the next: the uid may belong to another user by then.
+const REFRESH_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(60);
+
+/// A user is dropped when nobody has asked for it for so long.
+const FORGET_AFTER: Nanoseconds = Nanoseconds::from_seconds(120);
 
 /// A lookup that takes longer counts as failed. Windows stay open for 10 s after their end, so their processes can
 /// still be named in time.
@@ -29,8 +33,8 @@ const LOOKUP_TIMEOUT: Nanoseconds = Nanoseconds::from_seconds(3);
 /// After a failure the next lookup of the same uid waits for so long.
 const RETRY_DELAY: Nanoseconds = Nanoseconds::from_seconds(10);
 
-/// The most uids in the cache.
-const MAX_CACHED: usize = 4096;
+/// The most users in the map; further ones stay pending.
+const MAX_KNOWN: usize = 4096;
 
 /// Why the name of a user is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +69,10 @@ pub struct Group {
 #[derive(Debug)]
 pub struct UserDatabase {
     source: UserSource,
+    /// Of the name service, the users that were asked for.
+    known: Mutex<KnownUsers>,
+    /// Notified when a user is asked for whom the map does not have.
+    asked: Condvar,
     /// Names that the ledger has for uids, used where the source fails.
     stored: Mutex<BTreeMap<u32, Arc<str>>>,
 }
@@ -74,7 +82,30 @@ enum UserSource {
     /// The passwd file of a fixture, a demo, or the host of a container.
     File(Box<Mutex<Passwd>>),
     /// The name service of this system.
-    Service(NameService),
+    Service,
+}
+
+#[derive(Debug, Default)]
+struct KnownUsers {
+    users: BTreeMap<u32, KnownUser>,
+    /// The groups that are looked up with each user.
+    groups: Arc<[Arc<str>]>,
+}
+
+#[derive(Debug, Default)]
+struct KnownUser {
+    /// The last successful result.
+    name: Option<UserName>,
+    /// The user to whom a uid without a name is subordinate.
+    owner: Option<u32>,
+    /// Those of the set groups to which the user belongs, as of the last successful lookup.
+    groups: BTreeSet<Arc<str>>,
+    /// Since when a first lookup, or the first with these groups, is awaited.
+    awaited_since: Option<Nanoseconds>,
+    /// When the next lookup is due.
+    due: Nanoseconds,
+    /// When the name was last asked for.
+    asked: Nanoseconds,
 }
 
 impl UserDatabase {
@@ -85,7 +116,7 @@ impl UserDatabase {
 
     /// The users of this system's name service.
     pub fn of_service() -> Self {
-        Self::with_source(UserSource::Service(NameService::default()))
+        Self::with_source(UserSource::Service)
     }
 
     /// The users of the host whose processes are seen under the root: of its passwd file where the root is not this
@@ -101,24 +132,21 @@ impl UserDatabase {
         Self::of_file(Path::new(find_host_passwd(root)))
     }
 
-    const fn with_source(source: UserSource) -> Self {
-        Self { source, stored: Mutex::new(BTreeMap::new()) }
+    fn with_source(source: UserSource) -> Self {
+        Self { source, known: Mutex::default(), asked: Condvar::new(), stored: Mutex::default() }
     }
 
     /// Whether names can be had: the passwd file can be read, or they come from the name service.
     pub fn has_source(&self) -> bool {
         match &self.source {
             UserSource::File(file) => file.lock().name(0).is_some(),
-            UserSource::Service(_) => true,
+            UserSource::Service => true,
         }
     }
 
-    /// The name service, where names come from it, so that a thread has to make the lookups.
-    pub const fn service(&self) -> Option<&NameService> {
-        match &self.source {
-            UserSource::Service(service) => Some(service),
-            UserSource::File(_) => None,
-        }
+    /// Whether names come from the name service.
+    pub const fn is_service(&self) -> bool {
+        matches!(self.source, UserSource::Service)
     }
 
     /// Stores names of the ledger, for when the source fails.
@@ -137,7 +165,7 @@ impl UserDatabase {
     fn name_at(&self, uid: u32, now: Nanoseconds) -> Result<UserName, UserNameError> {
         let name = match &self.source {
             UserSource::File(file) => file.lock().name(uid).ok_or(UserNameError::Failed { uid }),
-            UserSource::Service(service) => service.name(uid, now),
+            UserSource::Service => self.known_name(uid, now),
         };
         match name {
             Err(error @ UserNameError::Failed { .. }) => {
@@ -147,12 +175,29 @@ impl UserDatabase {
         }
     }
 
+    fn known_name(&self, uid: u32, now: Nanoseconds) -> Result<UserName, UserNameError> {
+        let mut known = self.known.lock();
+        let Some(user) = known.users.get_mut(&uid) else {
+            if known.users.len() < MAX_KNOWN {
+                let user = KnownUser { awaited_since: Some(now), asked: now, ..KnownUser::default() };
+                known.users.insert(uid, user);
+                self.asked.notify_one();
+            }
+            return Err(UserNameError::Pending { uid });
+        };
+        user.asked = now;
+        match user.awaited_since {
+            Some(since) if now < since + LOOKUP_TIMEOUT => Err(UserNameError::Pending { uid }),
+            _ => user.name.clone().ok_or(UserNameError::Failed { uid }),
+        }
+    }
+
     /// The user to whom a uid without a name is subordinate, where `/etc/subuid` says so. It never waits: the name service's
     /// owner is known when the name is.
     pub fn subordinate_owner(&self, uid: u32) -> Option<u32> {
         match &self.source {
             UserSource::File(file) => file.lock().subordinate_owner(uid),
-            UserSource::Service(service) => service.cache.lock().users.get(&uid)?.owner,
+            UserSource::Service => self.known.lock().users.get(&uid)?.owner,
         }
     }
 
@@ -163,7 +208,7 @@ impl UserDatabase {
     pub fn has_user(&self, name: &str) -> io::Result<bool> {
         match &self.source {
             UserSource::File(file) => file.lock().has_user(name).ok_or_else(|| file_error("passwd")),
-            UserSource::Service(_) => Ok(User::from_name(name)?.is_some()),
+            UserSource::Service => Ok(User::from_name(name)?.is_some()),
         }
     }
 
@@ -175,7 +220,7 @@ impl UserDatabase {
         match &self.source {
             UserSource::File(file) => file.lock().name(uid).ok_or_else(|| file_error("passwd")),
             // glibc reports an error where a service did not respond, and no user without an error for an unknown uid.
-            UserSource::Service(_) => {
+            UserSource::Service => {
                 Ok(User::from_uid(Uid::from_raw(uid))?.map(|user| printable(&user.name).into()))
             }
         }
@@ -188,7 +233,7 @@ impl UserDatabase {
     pub fn group(&self, name: &str) -> io::Result<Option<Group>> {
         match &self.source {
             UserSource::File(file) => file.lock().group(name).ok_or_else(|| file_error("group")),
-            UserSource::Service(_) => look_up_group(name),
+            UserSource::Service => look_up_group(name),
         }
     }
 
@@ -200,172 +245,119 @@ impl UserDatabase {
                 let group = file.lock().group(group).flatten();
                 group.map(|group| group.members.into_keys().collect()).unwrap_or_default()
             }
-            UserSource::Service(service) => service.members(group),
-        }
-    }
-}
-
-/// The name service with a bounded cache. A thread takes uids with [`NameService::next`], looks them up, and stores the
-/// results.
-#[derive(Debug, Default)]
-pub struct NameService {
-    cache: Mutex<Cache>,
-    queued: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Cache {
-    users: BTreeMap<u32, CachedUser>,
-    queue: VecDeque<u32>,
-    /// The groups that are looked up with each user.
-    groups: Vec<Arc<str>>,
-    last: Option<LastLookup>,
-}
-
-/// The last lookup of a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LastLookup {
-    /// Whether the name service responded.
-    pub succeeded: bool,
-    /// Time since boot of its end.
-    pub ended: Nanoseconds,
-}
-
-#[derive(Debug, Default)]
-struct CachedUser {
-    /// The last successful result.
-    name: Option<UserName>,
-    /// The user to whom a uid without a name is subordinate.
-    owner: Option<u32>,
-    /// Those of the set groups to which the user belongs, as of the last successful lookup.
-    groups: BTreeSet<Arc<str>>,
-    /// When the lookup that runs was requested.
-    requested: Option<Nanoseconds>,
-    /// When the next lookup is due.
-    due: Nanoseconds,
-}
-
-impl NameService {
-    fn name(&self, uid: u32, now: Nanoseconds) -> Result<UserName, UserNameError> {
-        let mut cache = self.cache.lock();
-        if !cache.users.contains_key(&uid) && !cache.make_room() {
-            return Err(UserNameError::Pending { uid });
-        }
-        let user = cache.users.entry(uid).or_default();
-        match user.requested {
-            Some(requested) if now < requested + LOOKUP_TIMEOUT => Err(UserNameError::Pending { uid }),
-            None if now >= user.due => {
-                user.requested = Some(now);
-                cache.queue.push_back(uid);
-                self.queued.notify_one();
-                Err(UserNameError::Pending { uid })
+            UserSource::Service => {
+                let known = self.known.lock();
+                let members = known.users.iter().filter(|(_, user)| user.groups.contains(group));
+                members.map(|(uid, _)| *uid).collect()
             }
-            _ => user.name.clone().ok_or(UserNameError::Failed { uid }),
         }
     }
 
-    fn members(&self, group: &str) -> BTreeSet<u32> {
-        let cache = self.cache.lock();
-        let members = cache.users.iter().filter(|(_, user)| user.groups.contains(group));
-        members.map(|(uid, _)| *uid).collect()
-    }
-
-    /// Sets which groups are looked up with each user. Where they change, users are looked up again.
+    /// Sets which groups are looked up with each user. Where they change, all users are pending until they are looked up
+    /// again.
     pub fn set_groups(&self, groups: Vec<Arc<str>>) {
-        let mut cache = self.cache.lock();
-        if cache.groups != groups {
-            cache.groups = groups;
-            for user in cache.users.values_mut() {
-                // A lookup that runs began with the former groups.
-                (user.requested, user.due) = (None, Nanoseconds(0));
+        self.set_groups_at(groups, system_now().boottime);
+    }
+
+    fn set_groups_at(&self, groups: Vec<Arc<str>>, now: Nanoseconds) {
+        let mut known = self.known.lock();
+        if *known.groups != *groups {
+            known.groups = groups.into();
+            for user in known.users.values_mut() {
+                user.awaited_since = Some(now);
+                user.due = Nanoseconds(0);
             }
         }
     }
 
-    /// Takes the next uid to look up, if one comes within that time.
-    pub fn next(&self, timeout: Duration) -> Option<u32> {
-        let mut cache = self.cache.lock();
-        self.queued.wait_while_for(&mut cache, |cache| cache.queue.is_empty(), timeout);
-        cache.queue.pop_front()
+    /// The next user to look up; waits at most that long for one to be asked for. With a passwd file there is none.
+    pub fn next_due(&self, longest: Duration) -> Option<u32> {
+        let mut known = self.known.lock();
+        known.next_due(system_now().boottime).or_else(|| {
+            self.asked.wait_for(&mut known, longest);
+            known.next_due(system_now().boottime)
+        })
     }
 
-    /// Looks up to which of the set groups a user belongs, and stores the result. It may wait for a network.
+    /// Looks up a user: first the groups and the owner of the uid, which are stored at once. `before_name` is called before
+    /// the name is known too. It may wait for a network.
     ///
     /// # Errors
-    /// The name service failed; the groups that were known stay.
-    pub fn look_up_groups(&self, uid: u32) -> io::Result<()> {
-        let groups = self.cache.lock().groups.clone();
-        let mut found = BTreeSet::new();
-        if !groups.is_empty()
-            && let Some(user) = User::from_uid(Uid::from_raw(uid))?
-        {
-            let gids = getgrouplist(&CString::new(user.name)?, user.gid)?;
-            for group in groups {
-                if NssGroup::from_name(&group)?.is_some_and(|known| gids.contains(&known.gid)) {
-                    found.insert(group);
-                }
+    /// The name service failed; the name that was known stays.
+    pub fn refresh(&self, uid: u32, before_name: impl FnOnce(io::Result<()>)) -> io::Result<()> {
+        let groups = Arc::clone(&self.known.lock().groups);
+        // The owner of a subordinate uid is known before it is known that the uid has no name.
+        let name = self.look_up(uid).and_then(|name| {
+            if name.is_none() {
+                let owner = look_up_owner(uid)?;
+                self.change(uid, |user| user.owner = owner);
             }
-        }
-        if let Some(user) = self.cache.lock().users.get_mut(&uid) {
-            user.groups = found;
-        }
-        Ok(())
-    }
-
-    /// Looks up to which user a uid without a name is subordinate, and stores the result. It may wait for a network.
-    ///
-    /// # Errors
-    /// The name service failed; the owner that was known stays.
-    pub fn look_up_owner(&self, uid: u32) -> io::Result<()> {
-        let owner = SubordinateUids::at(Path::new("/etc/subuid")).owner(uid);
-        let owner = match &owner {
-            Some(owner) => {
-                User::from_name(owner)?.map(|user| user.uid.as_raw()).or_else(|| owner.parse().ok())
-            }
-            None => None,
+            Ok(name)
+        });
+        let member = look_up_groups(uid, &groups);
+        before_name(member.map(|found| self.change(uid, |user| user.groups = found)));
+        let (name, failure) = match name {
+            Ok(name) => (Some(name), Ok(())),
+            Err(error) => (None, Err(error)),
         };
-        if let Some(user) = self.cache.lock().users.get_mut(&uid) {
-            user.owner = owner;
+        self.store_at(uid, name, &groups, system_now().boottime);
+        failure
+    }
+
+    /// Stores the result of a lookup, none for a failure.
+    pub fn store(&self, uid: u32, name: Option<Option<Arc<str>>>) {
+        let groups = Arc::clone(&self.known.lock().groups);
+        self.store_at(uid, name, &groups, system_now().boottime);
+    }
+
+    fn change(&self, uid: u32, change: impl FnOnce(&mut KnownUser)) {
+        if let Some(user) = self.known.lock().users.get_mut(&uid) {
+            change(user);
         }
-        Ok(())
     }
 
-    /// Stores the result of a lookup, none for a failure. Returns whether it is the first failure since the last success.
-    pub fn store(&self, uid: u32, result: Option<Option<Arc<str>>>) -> bool {
-        self.store_at(uid, result, system_now().boottime)
-    }
-
-    fn store_at(&self, uid: u32, result: Option<UserName>, now: Nanoseconds) -> bool {
-        let mut cache = self.cache.lock();
-        let failed = result.is_none();
-        let failed_before = cache.last.is_some_and(|last| !last.succeeded);
-        cache.last = Some(LastLookup { succeeded: !failed, ended: now });
-        if let Some(user) = cache.users.get_mut(&uid) {
-            if user.requested.take().is_some() {
-                user.due = now + if failed { RETRY_DELAY } else { CACHE_TIME };
-            }
-            user.name = result.or(user.name.take());
+    fn store_at(&self, uid: u32, name: Option<UserName>, groups: &Arc<[Arc<str>]>, now: Nanoseconds) {
+        let mut known = self.known.lock();
+        let has_same_groups = Arc::ptr_eq(&known.groups, groups);
+        if let Some(user) = known.users.get_mut(&uid).filter(|_| has_same_groups) {
+            user.awaited_since = None;
+            user.due = now + if name.is_some() { REFRESH_INTERVAL } else { RETRY_DELAY };
+            user.name = name.or(user.name.take());
         }
-        failed && !failed_before
-    }
-
-    /// The last lookup of a name; none before the first.
-    pub fn last_lookup(&self) -> Option<LastLookup> {
-        self.cache.lock().last
     }
 }
 
-impl Cache {
-    /// Whether there is room for another user, after removing the one that was due first if the cache is full. Users in use
-    /// are looked up again every minute, so that one is not in use. Users that are being looked up stay.
-    fn make_room(&mut self) -> bool {
-        if self.users.len() < MAX_CACHED {
-            return true;
-        }
-        let idle = self.users.iter().filter(|(_, user)| user.requested.is_none());
-        let oldest = idle.min_by_key(|(_, user)| user.due).map(|(uid, _)| *uid);
-        oldest.is_some_and(|uid| self.users.remove(&uid).is_some())
+impl KnownUsers {
+    /// The user whose lookup is due: who is awaited before who is only refreshed. Users who are due and were not asked for
+    /// lately are dropped.
+    fn next_due(&mut self, now: Nanoseconds) -> Option<u32> {
+        self.users.retain(|_, user| now < user.due || now < user.asked + FORGET_AFTER);
+        let due = self.users.iter().filter(|(_, user)| user.due <= now);
+        due.min_by_key(|(_, user)| (user.awaited_since.is_none(), user.due)).map(|(uid, _)| *uid)
     }
+}
+
+/// Those of the groups to which a user belongs.
+fn look_up_groups(uid: u32, groups: &[Arc<str>]) -> io::Result<BTreeSet<Arc<str>>> {
+    let mut found = BTreeSet::new();
+    if !groups.is_empty()
+        && let Some(user) = User::from_uid(Uid::from_raw(uid))?
+    {
+        let gids = getgrouplist(&CString::new(user.name)?, user.gid)?;
+        for group in groups {
+            if NssGroup::from_name(group)?.is_some_and(|known| gids.contains(&known.gid)) {
+                found.insert(Arc::clone(group));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The user to whom a uid without a name is subordinate.
+fn look_up_owner(uid: u32) -> io::Result<Option<u32>> {
+    let Some(owner) = SubordinateUids::at(Path::new("/etc/subuid")).owner(uid) else { return Ok(None) };
+    let named = User::from_name(&owner)?.map(|user| user.uid.as_raw());
+    Ok(named.or_else(|| owner.parse().ok()))
 }
 
 fn file_error(file: &str) -> io::Error {
@@ -414,33 +406,52 @@ mod tests {
         Some(name.into())
     }
 
-    fn next(users: &UserDatabase) -> Option<u32> {
-        users.service().unwrap().next(Duration::ZERO)
+    fn next(users: &UserDatabase, second: u64) -> Option<u32> {
+        users.known.lock().next_due(at(second))
+    }
+
+    /// Stores the result of a lookup with the groups that are set, none for a failure.
+    fn store(users: &UserDatabase, uid: u32, name: Option<UserName>, second: u64) {
+        let groups = Arc::clone(&users.known.lock().groups);
+        users.store_at(uid, name, &groups, at(second));
     }
 
     #[test]
-    fn a_name_is_looked_up_once_and_again_after_a_minute() {
+    fn a_name_is_looked_up_when_it_is_asked_for_and_then_every_minute() {
         let users = UserDatabase::of_service();
+        assert_eq!(next(&users, 0), None);
         assert_eq!(users.name_at(1000, at(0)), PENDING);
         assert_eq!(users.name_at(1000, at(1)), PENDING);
-        assert_eq!((next(&users), next(&users)), (Some(1000), None), "it is asked for once");
-        users.service().unwrap().store_at(1000, Some(named("alice")), at(1));
-        assert_eq!(users.name_at(1000, at(60)), Ok(named("alice")));
-        assert_eq!(next(&users), None);
-        assert_eq!(users.name_at(1000, at(61)), PENDING, "the uid may be another user's by now");
-        assert_eq!(next(&users), Some(1000));
-        users.service().unwrap().store_at(1000, Some(named("bob")), at(61));
+        assert_eq!(next(&users, 1), Some(1000));
+        store(&users, 1000, Some(named("alice")), 1);
+        assert_eq!((users.name_at(1000, at(60)), next(&users, 60)), (Ok(named("alice")), None));
+        assert_eq!(next(&users, 61), Some(1000), "the uid may be another user's by now");
+        assert_eq!(
+            users.name_at(1000, at(61)),
+            Ok(named("alice")),
+            "it is known while it is looked up again"
+        );
+        store(&users, 1000, Some(named("bob")), 61);
         assert_eq!(users.name_at(1000, at(61)), Ok(named("bob")));
+    }
+
+    #[test]
+    fn who_is_asked_for_first_is_looked_up_before_who_is_only_refreshed() {
+        let users = UserDatabase::of_service();
+        let _asked = users.name_at(1, at(0));
+        store(&users, 1, Some(named("daemon")), 0);
+        let _asked = users.name_at(1000, at(70));
+        assert_eq!(next(&users, 70), Some(1000));
     }
 
     #[test]
     fn only_no_such_user_is_no_name() {
         let users = UserDatabase::of_service();
         let _asked = users.name_at(1000, at(0));
-        users.service().unwrap().store_at(1000, None, at(0));
+        store(&users, 1000, None, 0);
         assert_eq!(users.name_at(1000, at(0)), FAILED);
-        assert_eq!(users.name_at(1000, at(10)), PENDING, "it is tried again");
-        users.service().unwrap().store_at(1000, Some(None), at(10));
+        assert_eq!((next(&users, 9), next(&users, 10)), (None, Some(1000)), "it is tried again");
+        store(&users, 1000, Some(None), 10);
         assert_eq!(users.name_at(1000, at(10)), Ok(None));
     }
 
@@ -450,36 +461,25 @@ mod tests {
         users.remember([(1000, "ledger".into())]);
         assert_eq!(users.name_at(1000, at(0)), PENDING);
         assert_eq!(users.name_at(1000, at(3)), Ok(named("ledger")), "it hangs");
-        users.service().unwrap().store_at(1000, None, at(4));
+        store(&users, 1000, None, 4);
         assert_eq!(users.name_at(1000, at(4)), Ok(named("ledger")));
-        let _asked = users.name_at(1000, at(14));
-        users.service().unwrap().store_at(1000, Some(named("alice")), at(14));
-        assert_eq!(users.name_at(1000, at(80)), PENDING);
-        users.service().unwrap().store_at(1000, None, at(80));
+        store(&users, 1000, Some(named("alice")), 14);
+        store(&users, 1000, None, 80);
         assert_eq!(users.name_at(1000, at(80)), Ok(named("alice")));
     }
 
     #[test]
-    fn a_uid_whose_lookup_hangs_keeps_no_other_from_its_cached_name() {
+    fn the_map_is_bounded_and_forgets_who_is_not_asked_for() {
         let users = UserDatabase::of_service();
-        let _asked = users.name_at(1, at(0));
-        users.service().unwrap().store_at(1, Some(named("daemon")), at(0));
-        assert_eq!(users.name_at(1000, at(1)), PENDING);
-        assert_eq!(users.name_at(1, at(50)), Ok(named("daemon")));
-    }
-
-    #[test]
-    fn the_cache_is_bounded_and_forgets_who_was_not_used_for_longest() {
-        let users = UserDatabase::of_service();
-        for (uid, second) in (0..MAX_CACHED as u32).zip(0..) {
-            let _asked = users.name_at(uid, at(second));
-            users.service().unwrap().store_at(uid, Some(named("somebody")), at(second));
+        for uid in 0..MAX_KNOWN as u32 {
+            let _asked = users.name_at(uid, at(0));
+            store(&users, uid, Some(named("somebody")), 0);
         }
-        let last = at(MAX_CACHED as u64);
-        assert_eq!(users.name_at(5000, last), Err(UserNameError::Pending { uid: 5000 }));
-        let cache = users.service().unwrap().cache.lock();
-        assert_eq!(cache.users.len(), MAX_CACHED);
-        assert!(!cache.users.contains_key(&0) && cache.users.contains_key(&5000));
+        assert_eq!(users.name_at(5000, at(1)), Err(UserNameError::Pending { uid: 5000 }));
+        assert_eq!(users.name_at(7, at(100)), Ok(named("somebody")));
+        assert_eq!(next(&users, 120), Some(7));
+        let _asked = users.name_at(5000, at(120));
+        assert_eq!(users.known.lock().users.keys().collect::<Vec<_>>(), [&7, &5000]);
     }
 
     #[test]
@@ -495,13 +495,17 @@ mod tests {
     #[test]
     fn who_belongs_to_a_group_is_known_once_it_was_looked_up_and_stays_known_while_lookups_fail() {
         let users = UserDatabase::of_service();
-        users.service().unwrap().set_groups(vec!["root".into(), "no-such-group".into()]);
-        let _asked = users.name_at(0, at(0));
-        assert_eq!(users.members("root"), BTreeSet::new());
-        users.service().unwrap().look_up_groups(0).unwrap();
-        assert_eq!(users.members("root"), BTreeSet::from([0]));
+        users.set_groups(vec!["root".into(), "no-such-group".into()]);
+        assert!(users.name(0).is_err() && users.members("root").is_empty());
+        let failure = users.refresh(0, |groups| {
+            groups.unwrap();
+            assert_eq!(users.members("root"), BTreeSet::from([0]), "before there is a name");
+            assert!(users.name(0).is_err());
+        });
+        failure.unwrap();
+        assert_eq!(users.name(0).unwrap(), named("root"));
         assert_eq!(users.members("no-such-group"), BTreeSet::new());
-        users.service().unwrap().store_at(0, None, at(1));
+        store(&users, 0, None, 1);
         assert_eq!(users.members("root"), BTreeSet::from([0]));
     }
 
@@ -509,28 +513,15 @@ mod tests {
     fn users_are_looked_up_again_at_once_where_other_groups_are_to_be_looked_up() {
         let users = UserDatabase::of_service();
         let _asked = users.name_at(1000, at(0));
-        assert_eq!(next(&users), Some(1000));
-        users.service().unwrap().set_groups(vec!["lab".into()]);
-        users.service().unwrap().store_at(1000, Some(named("alice")), at(1));
+        let former = Arc::clone(&users.known.lock().groups);
+        users.set_groups_at(vec!["lab".into()], at(1));
+        users.store_at(1000, Some(named("alice")), &former, at(1));
         assert_eq!(users.name_at(1000, at(2)), PENDING, "its lookup began before the groups were set");
-        assert_eq!(next(&users), Some(1000));
-        users.service().unwrap().store_at(1000, Some(named("alice")), at(2));
-        users.service().unwrap().set_groups(vec!["lab".into()]);
+        assert_eq!(next(&users, 2), Some(1000));
+        store(&users, 1000, Some(named("alice")), 2);
+        users.set_groups_at(vec!["lab".into()], at(3));
         assert_eq!(users.name_at(1000, at(3)), Ok(named("alice")), "the groups are the same");
-        users.service().unwrap().set_groups(Vec::new());
-        assert_eq!(users.name_at(1000, at(3)), PENDING);
-    }
-
-    #[test]
-    fn a_first_failure_is_told_from_the_next() {
-        let users = UserDatabase::of_service();
-        assert!(users.service().unwrap().store_at(1, None, at(0)));
-        assert!(!users.service().unwrap().store_at(2, None, at(1)));
-        assert_eq!(
-            users.service().unwrap().last_lookup(),
-            Some(LastLookup { succeeded: false, ended: at(1) })
-        );
-        users.service().unwrap().store_at(1, Some(None), at(2));
-        assert!(users.service().unwrap().store_at(1, None, at(3)));
+        users.set_groups_at(Vec::new(), at(3));
+        assert_eq!((users.name_at(1000, at(3)), next(&users, 3)), (PENDING, Some(1000)));
     }
 }

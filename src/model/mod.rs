@@ -22,6 +22,7 @@ pub mod price;
 mod printable;
 mod quantity;
 pub mod reading;
+mod release;
 pub mod snapshot;
 pub mod span;
 pub mod stamp;
@@ -52,6 +53,7 @@ pub use price::{Price, Tariff};
 pub use printable::{hexadecimal, printable, printable_lines, shown};
 pub use quantity::{Bytes, EnergySum, Microjoules, Money, Nanoseconds, SumOutOfRange, TimeSum, Unit};
 pub use reading::{Absence, Reading, SumOfReadings};
+pub use release::Release;
 pub use span::{
     ActivitySource, Carry, InstanceSpan, MigLayout, MigProfile, MigSlot, MigSpan, Presence, Row, Settlement,
     SlotId, SlotState, Span,

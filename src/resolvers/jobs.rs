@@ -379,10 +379,10 @@ fn may_run(job: &str, cgroups: Option<&[JobCgroup]>) -> bool {
 /// The GPUs as the driver lists them; before that, their minor numbers from the kernel.
 fn node_gpus(shared: &Resolvers) -> NodeGpus {
     let mut found = NodeGpus::default();
-    if let Some(published) = shared.pages.get() {
+    if let Some(tracked) = &*shared.gpus.lock() {
         let (mut indices, mut instances) = (BTreeMap::new(), BTreeMap::<_, Vec<String>>::new());
-        let gpus = published.snapshot.roster.gpus.iter().zip(&published.snapshot.gpus);
-        for gpu in gpus.filter(|(_, state)| state.present).map(|(gpu, _)| gpu) {
+        let gpus = tracked.roster.gpus.iter().zip(&tracked.listed);
+        for gpu in gpus.filter(|(_, is_listed)| **is_listed).map(|(gpu, _)| gpu) {
             let (index, uuid) = (gpu.id.index, gpu.id.uuid.to_string());
             if let Ok(minor) = gpu.identity.minor_number.parse() {
                 found.minors.insert(minor, uuid.clone());

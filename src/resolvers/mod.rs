@@ -20,9 +20,9 @@ use parking_lot::Mutex;
 
 use crate::account::{Recovered, RecoveredShare};
 use crate::clock::{Clock, Stop, system_now};
-use crate::export::LatestSnapshot;
 use crate::holders::{AllocatedDevice, Allocation, ResolvedWorkloads};
-use crate::host::{Host, NameService};
+use crate::host::Host;
+use crate::model::snapshot::Roster;
 use crate::model::{HolderKind, HoldingSource, Nanoseconds};
 use crate::policy::CurrentConfig;
 use crate::thread::{self, Thread};
@@ -50,14 +50,21 @@ pub(crate) struct Resolvers {
     pub(crate) stop: Stop,
     pub(crate) host: Host,
     pub(crate) config: Arc<CurrentConfig>,
-    /// Snapshots, which list the GPUs of the node.
-    pub(crate) pages: Arc<LatestSnapshot>,
+    /// The GPUs of the node as of the last tick; none before the first.
+    pub(crate) gpus: Mutex<Option<TrackedGpus>>,
     pub(crate) simulated: Arc<AtomicBool>,
     /// Whether this process only looks, and writes no file.
     pub(crate) observes: bool,
     pub(crate) processes: Arc<SeenProcesses>,
     pub(crate) workloads: Mutex<Arc<ResolvedWorkloads>>,
     pub(crate) statuses: ResolverStatuses,
+}
+
+/// The GPUs of which the tick loop keeps an account.
+pub(crate) struct TrackedGpus {
+    pub(crate) roster: Arc<Roster>,
+    /// Whether the driver lists each of them now.
+    pub(crate) listed: Vec<bool>,
 }
 
 /// The last round of a resolver.
@@ -128,10 +135,7 @@ impl Resolvers {
         };
         let success = |at| LastRound { succeeded: true, succeeded_at: Some(at) };
         add(&statuses.host, self.processes.get().1.map(success), clock);
-        let lookup = self.host.users().service().and_then(NameService::last_lookup);
-        let lookup = lookup.map(|last| LastRound { succeeded: last.succeeded, ..success(last.ended) });
-        add(&statuses.users, lookup, now);
-        for status in statuses.of_workloads() {
+        for status in [&statuses.users].into_iter().chain(statuses.of_workloads()) {
             add(status, status.last(), now);
         }
         rounds
@@ -272,6 +276,11 @@ impl ResolverStatus {
         *self.last.lock()
     }
 
+    /// As before the first round.
+    fn forget_rounds(&self) {
+        *self.last.lock() = None;
+    }
+
     /// Records a successful round. Returns whether it is the first round or the first success after a failure.
     fn record_success(&self, now: Nanoseconds) -> bool {
         let last = LastRound { succeeded: true, succeeded_at: Some(now) };
@@ -358,7 +367,7 @@ mod tests {
                 Config::parse(config, "test").unwrap(),
                 None,
             ))),
-            pages: Arc::default(),
+            gpus: Mutex::default(),
             simulated: Arc::default(),
             observes: true,
             processes: Arc::new(SeenProcesses::of(&host)),

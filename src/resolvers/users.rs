@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::{POLL_INTERVAL, Resolvers};
 use crate::clock::{Stop, system_now};
 use crate::config::Config;
-use crate::host::{NameService, UserDatabase, UserNameError};
+use crate::host::{UserDatabase, UserNameError};
 use crate::model::Selector;
 use crate::policy::ResolvedGrantees;
 use crate::thread;
@@ -30,10 +30,11 @@ pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
             let users = shared.host.users();
             let mut checked = Vec::new();
             let mut groups_failed = false;
+            let mut has_looked_up = false;
             while !shared.stop.is_called() {
-                match users.service() {
-                    Some(service) => look_up_next(shared, service, &mut groups_failed),
-                    None => drop(shared.stop.wait(POLL_INTERVAL)),
+                if let Some(uid) = users.next_due(POLL_INTERVAL) {
+                    refresh(shared, uid, &mut groups_failed);
+                    has_looked_up = true;
                 }
                 let active = shared.config.active();
                 if checked != active.config.attribution.standing {
@@ -43,31 +44,33 @@ pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
                     }
                 }
                 update_grants(shared);
-                shared.statuses.users.record_success(system_now().boottime);
+                if !has_looked_up {
+                    // A panic ended the last run, and this round succeeded.
+                    shared.statuses.users.forget_rounds();
+                }
                 shared.statuses.users.finish_round();
             }
         },
     )
 }
 
-/// Looks up the next user that is requested, if one comes soon.
-fn look_up_next(shared: &Resolvers, service: &NameService, groups_failed: &mut bool) {
-    let Some(uid) = service.next(POLL_INTERVAL) else { return };
-    let name = shared.host.users().look_up(uid).and_then(|name| {
-        // The owner of a subordinate uid is known before it is known that the uid has no name.
-        name.is_none().then(|| service.look_up_owner(uid)).transpose()?;
-        Ok(name)
+/// Looks up a user. The grants know the user's groups before the user has a name, so no use of a member counts as outside.
+fn refresh(shared: &Resolvers, uid: u32, groups_failed: &mut bool) {
+    let outcome = shared.host.users().refresh(uid, |groups| {
+        if let (Err(error), false) = (&groups, *groups_failed) {
+            tracing::warn!(uid, %error, "the groups of a user cannot be looked up; those last known are used");
+        }
+        *groups_failed = groups.is_err();
+        update_grants(shared);
     });
-    // The grants know the user's groups before the user has a name, so no use of a member counts as outside.
-    let groups = service.look_up_groups(uid);
-    if let (Err(error), false) = (&groups, *groups_failed) {
-        tracing::warn!(uid, %error, "the groups of a user cannot be looked up; those last known are used");
+    let status = &shared.statuses.users;
+    if outcome.is_ok() {
+        status.record_success(system_now().boottime);
     }
-    *groups_failed = groups.is_err();
-    update_grants(shared);
-    let error = name.as_ref().err().map(ToString::to_string);
-    if service.store(uid, name.ok()) {
-        tracing::warn!(uid, error, "the name of a user cannot be looked up; it is tried again");
+    if let Err(error) = outcome
+        && status.record_failure(false)
+    {
+        tracing::warn!(uid, %error, "the name of a user cannot be looked up; it is tried again");
     }
 }
 
@@ -78,8 +81,8 @@ fn update_grants(shared: &Resolvers) {
     if granted_uids(config).next().is_none() && granted_groups(config).is_empty() {
         return;
     }
-    if users.service().is_some() && !granted_groups(config).is_empty() {
-        // A lookup of the name, which this requests where it is due, looks up the groups of that user too.
+    if !granted_groups(config).is_empty() {
+        // The first of these requests a lookup of the name, which looks up the groups of that user too.
         for uid in users_on_gpus(shared) {
             let _known_or_requested = users.name(uid);
         }
@@ -97,9 +100,7 @@ pub(crate) fn resolve_grants(
 ) -> ResolvedGrantees {
     const STEPS: u32 = 60;
     const STEP: Duration = Duration::from_millis(50);
-    if let Some(service) = users.service() {
-        service.set_groups(watched_groups(config));
-    }
+    users.set_groups(watched_groups(config));
     for _ in 0..STEPS {
         let is_pending = |uid: &u32| matches!(users.name(*uid), Err(UserNameError::Pending { .. }));
         // Count instead of `any`, so that all are requested at once.
@@ -241,9 +242,8 @@ mod tests {
         let (users, stop) = (UserDatabase::of_service(), Stop::default());
         stop.call();
         resolve_grants(&config, &users, &BTreeSet::from([0]), &stop);
-        let service = users.service().unwrap();
-        assert_eq!(service.next(Duration::ZERO), Some(0));
-        service.look_up_groups(0).unwrap();
+        assert_eq!(users.next_due(Duration::ZERO), Some(0));
+        users.refresh(0, |groups| groups.unwrap());
         assert_eq!(users.members("root"), BTreeSet::from([0]));
     }
 }

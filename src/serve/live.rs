@@ -1,43 +1,55 @@
 //! The documents of the live page: summary, history and processes, each made at most once per snapshot and reader.
 
+use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_ENCODING, ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH, VARY};
-use hyper::{Request, StatusCode};
-use serde::Serialize;
 
 use super::Site;
 use super::response::{JSON, PageResponse, error, respond_with, with};
-use super::route::{accepts_gzip, no_snapshot};
+use super::route::{Call, accepts_gzip, no_snapshot};
 use crate::config::decode_percent;
 use crate::export::{
     self, DocumentKind, PublishedSnapshot, SharedDocument, SummarySource, list_processes, report_history,
+    to_json,
 };
 use crate::model::VisibleAccount;
 
+/// What people want to know of the node at a glance.
+pub(super) fn summary(call: &Call<'_>) -> PageResponse {
+    without_parameters(call, DocumentKind::Summary)
+}
+
+/// The last ten minutes of each GPU.
+pub(super) fn history(call: &Call<'_>) -> PageResponse {
+    without_parameters(call, DocumentKind::History)
+}
+
+/// The largest processes, of all GPUs or of one.
+pub(super) fn processes(call: &Call<'_>) -> PageResponse {
+    match parse_gpu(call.query) {
+        Ok(uuid) => document(call, DocumentKind::Processes(uuid)),
+        Err(line) => error(StatusCode::BAD_REQUEST, call.path, &line),
+    }
+}
+
+fn without_parameters(call: &Call<'_>, kind: DocumentKind) -> PageResponse {
+    match call.query {
+        None | Some("") => document(call, kind),
+        Some(_) => error(StatusCode::BAD_REQUEST, call.path, "this document has no parameters"),
+    }
+}
+
 /// The response with a document of the latest snapshot.
-pub(super) fn document<B>(
-    request: &Request<B>,
-    kind: DocumentKind,
-    visible: &VisibleAccount,
-    site: &Site,
-) -> PageResponse {
-    let path = request.uri().path();
-    let kind = match (kind, request.uri().query()) {
-        (DocumentKind::Processes(_), query) => match parse_gpu(query) {
-            Ok(uuid) => DocumentKind::Processes(uuid),
-            Err(line) => return error(StatusCode::BAD_REQUEST, path, &line),
-        },
-        (kind, None | Some("")) => kind,
-        (_, Some(_)) => return error(StatusCode::BAD_REQUEST, path, "this document has no parameters"),
-    };
-    site.pages.request_processes();
-    let Some(published) = site.pages.get() else { return no_snapshot(path) };
+fn document(call: &Call<'_>, kind: DocumentKind) -> PageResponse {
+    let Call { site, visible, .. } = call;
+    site.status.pages.request_processes();
+    let Some(published) = site.status.pages.get() else { return no_snapshot(call.path) };
     let document = published.document(kind.clone(), visible, || make(&kind, &published, visible, site));
     let tag = match visible {
         VisibleAccount::Everything => Some(tag(&published)),
         // Another user of the same browser must not get it from a cache.
         _ => None,
     };
-    shared_response(request.headers(), &document, JSON, tag)
+    shared_response(call.headers, &document, JSON, tag)
 }
 
 /// The UUID in a query.
@@ -62,20 +74,13 @@ fn make(
         DocumentKind::Summary => to_json(&export::summarize(&SummarySource {
             snapshot,
             visible,
-            history: &site.pages.history(),
+            history: &site.status.pages.history(),
             release: (site.release)(),
-            no_account: site.no_account.reason(),
+            no_account: site.status.no_account.lock().clone(),
         })),
-        DocumentKind::History => to_json(&report_history(snapshot, visible, &site.pages.history())),
+        DocumentKind::History => to_json(&report_history(snapshot, visible, &site.status.pages.history())),
         DocumentKind::Processes(uuid) => to_json(&list_processes(snapshot, visible, uuid.as_deref())),
     }
-}
-
-fn to_json<T: Serialize>(document: &T) -> Vec<u8> {
-    // Writing plain values to memory does not fail.
-    let mut text = serde_json::to_vec(document).unwrap_or_default();
-    text.push(b'\n');
-    text
 }
 
 /// Identifies a snapshot among all of all runs of the agent.

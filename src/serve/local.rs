@@ -37,36 +37,40 @@ pub struct OwnerRequest {
     pub reply: oneshot::Sender<Option<u32>>,
 }
 
-/// Too many requests wait for the owners of their connections.
-pub(super) struct OwnersBusy;
+/// Why a request is not answered.
+#[derive(Debug)]
+pub(super) enum AccessRefusal {
+    Forbidden(&'static str),
+    /// Too many requests wait for the owners of their connections.
+    Busy,
+}
 
 impl Ends {
     /// The client's user id, if it is found.
-    pub(super) async fn user(self, owners: &mpsc::Sender<OwnerRequest>) -> Result<Option<u32>, OwnersBusy> {
+    pub(super) async fn user(
+        self,
+        owners: &mpsc::Sender<OwnerRequest>,
+    ) -> Result<Option<u32>, AccessRefusal> {
         let (peer, local) = match self {
             Self::Unix { uid } => return Ok(uid),
             Self::Tcp { peer, local } => (peer, local),
         };
         let (reply, answer) = oneshot::channel();
-        owners.try_send(OwnerRequest { peer, local, reply }).map_err(|_| OwnersBusy)?;
-        answer.await.map_err(|_| OwnersBusy)
+        owners.try_send(OwnerRequest { peer, local, reply }).map_err(|_| AccessRefusal::Busy)?;
+        answer.await.map_err(|_| AccessRefusal::Busy)
     }
-}
-
-/// Why it is not known what a client on this host may see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReaderUnknown {
-    /// The name of its user is being looked up.
-    Yet,
-    /// The lookup of the name failed.
-    Never,
 }
 
 /// Headers that a proxy adds.
 const OF_PROXIES: [&str; 5] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"];
 
-/// Accepts a request from this host, or returns why not.
-pub(super) fn admit<B>(request: &Request<B>, ends: Ends) -> Result<(), &'static str> {
+/// Accepts a request from this host.
+pub(super) fn admit<B>(request: &Request<B>, ends: Ends) -> Result<(), AccessRefusal> {
+    check_origin(request, ends).map_err(AccessRefusal::Forbidden)
+}
+
+/// Whether a request is from this host, or why not.
+fn check_origin<B>(request: &Request<B>, ends: Ends) -> Result<(), &'static str> {
     if OF_PROXIES.iter().any(|name| request.headers().contains_key(*name)) {
         return Err(
             "this request came through a proxy, so its client is unknown; configure web.users, or do not use the proxy",
@@ -125,7 +129,7 @@ mod tests {
             request = request.header(HOST, *host);
         }
         let ends = Ends::Tcp { peer: peer.parse().unwrap(), local: local.parse().unwrap() };
-        admit(&request.body(()).unwrap(), ends)
+        check_origin(&request.body(()).unwrap(), ends)
     }
 
     #[test]
@@ -166,7 +170,7 @@ mod tests {
             let request = Request::builder().uri("/").header(HOST, "localhost").header(header, "").body(());
             let local = "127.0.0.1:5".parse().unwrap();
             for ends in [Ends::Tcp { peer: local, local }, Ends::Unix { uid: None }] {
-                let refused = admit(request.as_ref().unwrap(), ends).unwrap_err();
+                let refused = check_origin(request.as_ref().unwrap(), ends).unwrap_err();
                 assert!(refused.contains("web.users"), "{header}: {refused}");
             }
         }

@@ -9,7 +9,7 @@ mod bill;
 mod client_certificate;
 mod connection;
 mod connections;
-
+mod latest;
 mod listen;
 mod live;
 mod liveness;
@@ -33,54 +33,84 @@ pub use accept::run;
 pub(crate) use bill::answer_bills;
 pub use bill::{BY_DAY, BillProblem, BillQuery, BillRequest, period, read_bills, read_explanation};
 
+pub use latest::LatestSnapshot;
 pub use listen::{
     BoundListeners, Error, InheritError, Listener, MetricNames, MissingListeners, UnboundAddress, bind,
     inherit,
 };
 pub use liveness::Liveness;
-pub use local::{Ends, OwnerRequest, ReaderUnknown};
+pub use local::{Ends, OwnerRequest};
 pub use page::LivePage;
 pub use passwords::{Passwords, VerifyRequest};
 pub use response::Requests;
 pub use security::{Access, Security};
 pub use statement::{ClosedBill, PeriodCloser};
 
-use crate::export::{LatestSnapshot, Release};
-use crate::model::VisibleAccount;
+use crate::model::{Nanoseconds, Release, VisibleAccount};
 
-/// Why the agent keeps no account; none while it does.
-#[derive(Debug, Default)]
-pub struct NoAccount(Mutex<Option<String>>);
+/// What the agent says of itself to everybody who asks: the tick loop and other threads write it, the server reads it.
+pub struct AgentStatus {
+    /// The latest snapshot with its pages.
+    pub pages: LatestSnapshot,
+    /// When the tick loop last ran.
+    pub liveness: Liveness,
+    /// Why no account is kept, if none is, in one line.
+    pub no_account: Mutex<Option<String>>,
+    /// The addresses on which the server does not listen yet.
+    pub missing: MissingListeners,
+    /// Counts responses by status.
+    pub requests: Requests,
+}
 
-impl NoAccount {
-    /// Sets the reason; none means that there is an account.
-    pub fn set(&self, reason: Option<String>) {
-        *self.0.lock() = reason;
+impl AgentStatus {
+    /// At the start of an agent, whose clock is `now`.
+    pub fn new(now: impl Fn() -> Nanoseconds + Send + Sync + 'static) -> Self {
+        Self {
+            pages: LatestSnapshot::default(),
+            liveness: Liveness::new(now),
+            no_account: Mutex::default(),
+            missing: MissingListeners::default(),
+            requests: Requests::default(),
+        }
     }
 
-    /// The reason, in one line.
-    pub fn reason(&self) -> Option<String> {
-        self.0.lock().clone()
+    /// Whether the tick loop runs, or what to do.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn check_health(&self) -> Result<(), String> {
+        if self.liveness.is_alive() {
+            return Ok(());
+        }
+        let seconds = self.liveness.since_last_tick().0 / Nanoseconds::SECOND.0;
+        Err(format!("the last tick was {seconds} s ago; restart the agent"))
+    }
+
+    /// Whether the agent can be scraped at all its addresses. It is ready without an account: a full disk must not restart
+    /// it.
+    ///
+    /// # Errors
+    /// It cannot, yet.
+    pub fn check_readiness(&self) -> Result<(), String> {
+        self.pages.get().ok_or(NO_SNAPSHOT)?;
+        self.missing.reason().map_or(Ok(()), Err)
     }
 }
 
-/// What a user of this host may see, by his id, while no users are configured.
-pub type LocalReader = Box<dyn Fn(u32) -> Result<VisibleAccount, ReaderUnknown> + Send + Sync>;
+/// The error before the first snapshot.
+pub const NO_SNAPSHOT: &str = "there is no snapshot yet; try again in a second";
+
+/// What a user of this host may see, by his id, while no users are configured; none while his name is not known.
+pub type LocalReader = Box<dyn Fn(u32) -> Option<VisibleAccount> + Send + Sync>;
 
 /// What the server serves, and its limits.
 pub struct Site {
-    /// The latest snapshot with its pages.
-    pub pages: Arc<LatestSnapshot>,
+    /// What the agent says of itself.
+    pub status: Arc<AgentStatus>,
     /// The release of the driver, while it is released.
     pub release: Box<dyn Fn() -> Option<Release> + Send + Sync>,
     /// The page at `/`.
     pub page: LivePage,
-    /// When the tick loop last ran.
-    pub liveness: Arc<Liveness>,
-    /// Why no account is kept, if none is.
-    pub no_account: Arc<NoAccount>,
-    /// The addresses on which the server does not listen yet.
-    pub missing: Arc<MissingListeners>,
     /// The queue of the thread that finds whose connections on loopback are.
     pub owners: mpsc::Sender<OwnerRequest>,
     /// Tells what a user of this host may see; it never waits.
@@ -89,8 +119,6 @@ pub struct Site {
     pub bills: mpsc::Sender<BillRequest>,
     /// TLS, users and headers.
     pub access: Arc<Access>,
-    /// Counts responses by status.
-    pub requests: Arc<Requests>,
     /// Limits on time and connections.
     pub limits: ServerLimits,
 }

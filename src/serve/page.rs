@@ -53,7 +53,7 @@ pub struct LivePage {
 
 /// A file of the live page.
 pub(super) struct PageFile {
-    path: &'static str,
+    pub(super) path: &'static str,
     content_type: &'static str,
     document: SharedDocument,
     /// Identifies the contents.

@@ -14,95 +14,134 @@ use tokio::time::sleep;
 use super::bill::{BillQuery, parse_explain_query, parse_query, request_bill};
 use super::connection::Arrival;
 use super::listen::MetricNames;
-use super::live::document;
-use super::local::{Ends, OwnersBusy, admit};
-use super::page::{LivePage, PageFile};
+use super::local::{AccessRefusal, Ends, admit};
+use super::page::LivePage;
 use super::passwords::LoginRefusal;
 use super::response::{JSON, PageResponse, error, respond_with, text, with};
 use super::security::Security;
-use super::{Liveness, ReaderUnknown, Site};
+use super::{NO_SNAPSHOT, Site, live};
 use crate::billing::LineFilter;
-use crate::export::{self, DocumentKind, PageFormat, PublishedSnapshot, RenderedPage};
+use crate::export::{self, PageFormat, PublishedSnapshot, RenderedPage};
 use crate::model::VisibleAccount;
 
 /// No path reads the body of a request; a longer one closes the connection.
 const LONGEST_BODY: u64 = 16 * 1024;
 
-/// The paths that are served.
+/// What is served at a path.
 #[derive(Clone, Copy)]
-enum ServedPath<'a> {
-    Metrics,
-    Healthy,
-    Ready,
-    Page(&'a PageFile),
-    Snapshot,
-    Summary,
-    History,
-    Processes,
-    Bill,
-    Explain,
-    Health,
-    Events,
+struct Endpoint {
+    path: &'static str,
+    audience: Audience,
+    answer: Answer,
 }
 
-impl<'a> ServedPath<'a> {
-    fn at(path: &str, names: MetricNames, page: &'a LivePage) -> Option<Self> {
-        match path {
-            "/metrics" => Some(Self::Metrics),
-            // The path that probes of dcgm-exporter ask.
-            "/health" if names == MetricNames::Dcgm => Some(Self::Healthy),
-            "/-/healthy" => Some(Self::Healthy),
-            "/-/ready" => Some(Self::Ready),
-            "/api/v1/snapshot" => Some(Self::Snapshot),
-            "/api/v1/summary" => Some(Self::Summary),
-            "/api/v1/history" => Some(Self::History),
-            "/api/v1/processes" => Some(Self::Processes),
-            "/api/v1/bill" => Some(Self::Bill),
-            "/api/v1/explain" => Some(Self::Explain),
-            "/api/v1/health" => Some(Self::Health),
-            "/api/v1/events" => Some(Self::Events),
-            _ => page.find(path).map(Self::Page),
-        }
-    }
+/// Who may read an endpoint while no users are configured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Audience {
+    /// Everybody; by `web.open_probes` also while users are configured.
+    Probes,
+    /// Everybody.
+    Scrapers,
+    /// Clients on this host, who all get the same.
+    Host,
+    /// Clients on this host, each of whom gets what its user may see.
+    Reader,
+}
 
-    /// Whether only clients on this host may read it while no users are configured.
-    fn is_local(self) -> bool {
-        !matches!(self, Self::Metrics | Self::Healthy | Self::Ready)
-    }
+/// How a request is answered.
+#[derive(Clone, Copy)]
+enum Answer {
+    AtOnce(fn(&Call<'_>) -> PageResponse),
+    /// By the thread that reads the ledger, for a parsed query: a bill, or the explanation of these lines.
+    FromLedger(fn(Option<&str>) -> Result<(BillQuery, Option<LineFilter>), String>),
+}
 
-    /// Whether it depends on what the reader may see.
-    fn is_of_reader(self) -> bool {
-        self.is_local() && !matches!(self, Self::Page(_) | Self::Health)
+/// A request that its client may send.
+pub(super) struct Call<'a> {
+    pub(super) path: &'a str,
+    pub(super) query: Option<&'a str>,
+    pub(super) headers: &'a HeaderMap,
+    /// The names of the metrics at `/metrics`.
+    names: MetricNames,
+    /// What its reader may see.
+    pub(super) visible: VisibleAccount,
+    pub(super) site: &'a Site,
+}
+
+const fn at_once(path: &'static str, audience: Audience, answer: fn(&Call<'_>) -> PageResponse) -> Endpoint {
+    Endpoint { path, audience, answer: Answer::AtOnce(answer) }
+}
+
+/// All paths but the files of the live page.
+const ENDPOINTS: [Endpoint; 11] = [
+    at_once("/metrics", Audience::Scrapers, metrics),
+    at_once("/-/healthy", Audience::Probes, healthy),
+    at_once("/-/ready", Audience::Probes, ready),
+    at_once("/api/v1/summary", Audience::Reader, live::summary),
+    at_once("/api/v1/history", Audience::Reader, live::history),
+    at_once("/api/v1/processes", Audience::Reader, live::processes),
+    at_once("/api/v1/snapshot", Audience::Reader, |call| {
+        json(call, |published| export::json(&published.snapshot, published.level(), &call.visible))
+    }),
+    at_once("/api/v1/health", Audience::Host, |call| {
+        json(call, |published| {
+            export::health(&published.snapshot, (call.site.release)(), &call.visible).into_bytes()
+        })
+    }),
+    at_once("/api/v1/events", Audience::Reader, |call| {
+        json(call, |published| {
+            export::events(&call.site.status.pages.events().latest(), &published.snapshot, &call.visible)
+        })
+    }),
+    Endpoint {
+        path: "/api/v1/bill",
+        audience: Audience::Reader,
+        answer: Answer::FromLedger(|query| Ok((parse_query(query)?, None))),
+    },
+    Endpoint {
+        path: "/api/v1/explain",
+        audience: Audience::Reader,
+        answer: Answer::FromLedger(|query| {
+            parse_explain_query(query).map(|(query, filter)| (query, Some(filter)))
+        }),
+    },
+];
+
+impl Endpoint {
+    fn at(path: &str, names: MetricNames, page: &LivePage) -> Option<Self> {
+        // The path that probes of dcgm-exporter ask.
+        let path = if path == "/health" && names == MetricNames::Dcgm { "/-/healthy" } else { path };
+        let file = || Some(at_once(page.find(path)?.path, Audience::Host, page_file));
+        ENDPOINTS.into_iter().find(|endpoint| endpoint.path == path).or_else(file)
     }
 }
 
 /// The response to a request, with the configured headers.
 pub(super) async fn reply_to<B: Body>(request: &Request<B>, arrival: Arrival, site: &Site) -> PageResponse {
     let security = site.access.current();
-    let mut response = authorize(request, arrival, site, &security).await;
+    let mut response = authenticate(request, arrival, site, &security).await;
     security.add_headers(response.headers_mut());
     response
 }
 
-async fn authorize<B: Body>(
+async fn authenticate<B: Body>(
     request: &Request<B>,
     arrival: Arrival,
     site: &Site,
     security: &Security,
 ) -> PageResponse {
     let path = request.uri().path();
-    let Arrival { ends, names } = arrival;
     if !security.allows_request() {
         let line = "more requests than web.rate_limit allows; send fewer";
         return with(error(StatusCode::TOO_MANY_REQUESTS, path, line), RETRY_AFTER, "1");
     }
-    let is_probe =
-        matches!(ServedPath::at(path, names, &site.page), Some(ServedPath::Healthy | ServedPath::Ready));
+    let endpoint = Endpoint::at(path, arrival.names, &site.page);
+    let is_probe = endpoint.is_some_and(|endpoint| endpoint.audience == Audience::Probes);
     if security.users.is_empty() || (is_probe && security.open_probes) {
-        return route(request, Caller::Anonymous(ends), names, site).await;
+        return route(request, endpoint, None, arrival, site).await;
     }
-    match site.access.passwords.user(request.headers(), ends.peer(), security).await {
-        Ok(user) => route(request, Caller::User(security.visible_to(&user)), names, site).await,
+    match site.access.passwords.user(request.headers(), arrival.ends.peer(), security).await {
+        Ok(user) => route(request, endpoint, Some(security.visible_to(&user)), arrival, site).await,
         Err(LoginRefusal::Unauthorized) => {
             let refused = error(StatusCode::UNAUTHORIZED, path, "give a user and the right password");
             with(refused, WWW_AUTHENTICATE, "Basic realm=\"gpumeter\"")
@@ -115,73 +154,30 @@ fn busy(path: &str, line: &str) -> PageResponse {
     with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
 }
 
-/// Why a request is not answered.
-enum AccessRefusal {
-    Forbidden(&'static str),
-    Busy,
-}
-
-impl AccessRefusal {
-    fn response(self, path: &str) -> PageResponse {
-        match self {
-            Self::Forbidden(line) => error(StatusCode::FORBIDDEN, path, line),
-            Self::Busy => busy(
-                path,
-                "too many requests of this host wait for the owner of their connection; try again soon",
-            ),
-        }
-    }
-}
-
-impl From<&'static str> for AccessRefusal {
-    fn from(line: &'static str) -> Self {
-        Self::Forbidden(line)
-    }
-}
-
-impl From<OwnersBusy> for AccessRefusal {
-    fn from(_: OwnersBusy) -> Self {
-        Self::Busy
-    }
-}
-
-/// Who sent the request.
-enum Caller {
-    /// No authentication is configured.
-    Anonymous(Ends),
-    /// A configured user who may read this.
-    User(VisibleAccount),
-}
-
 /// How often the name of a client's user is asked for while it is being looked up, and how long it is waited in between.
 const NAME_TRIES: u32 = 40;
 const NAME_WAIT: Duration = Duration::from_millis(100);
 
-impl Caller {
-    /// What is sent, or why the request is refused.
-    async fn check_access<B>(
-        self,
-        served: ServedPath<'_>,
-        request: &Request<B>,
-        site: &Site,
-    ) -> Result<VisibleAccount, AccessRefusal> {
-        match self {
-            Self::Anonymous(ends) if served.is_local() => {
-                admit(request, ends)?;
-                match served.is_of_reader() {
-                    true => local_reader(ends, site).await,
-                    false => Ok(VisibleAccount::Everything),
-                }
-            }
-            Self::Anonymous(_) => Ok(VisibleAccount::Everything),
-            Self::User(visible)
-                if matches!(served, ServedPath::Metrics) && visible != VisibleAccount::Everything =>
-            {
-                Err(AccessRefusal::Forbidden(
-                    "/metrics shows every tenant, and this user may read only some; give the user \"*\" in web.tenants",
-                ))
-            }
-            Self::User(visible) => Ok(visible),
+/// What the client may see: `user` is what a configured user may, absent where no user is needed.
+async fn check_access<B>(
+    request: &Request<B>,
+    audience: Audience,
+    user: Option<VisibleAccount>,
+    ends: Ends,
+    site: &Site,
+) -> Result<VisibleAccount, AccessRefusal> {
+    match (user, audience) {
+        (Some(visible), Audience::Scrapers) if visible != VisibleAccount::Everything => {
+            Err(AccessRefusal::Forbidden(
+                "/metrics shows every tenant, and this user may read only some; give the user \"*\" in web.tenants",
+            ))
+        }
+        (Some(visible), _) => Ok(visible),
+        (None, Audience::Probes | Audience::Scrapers) => Ok(VisibleAccount::Everything),
+        (None, Audience::Host) => admit(request, ends).map(|()| VisibleAccount::Everything),
+        (None, Audience::Reader) => {
+            admit(request, ends)?;
+            local_reader(ends, site).await
         }
     }
 }
@@ -190,11 +186,10 @@ impl Caller {
 async fn local_reader(ends: Ends, site: &Site) -> Result<VisibleAccount, AccessRefusal> {
     if let Some(uid) = ends.user(&site.owners).await? {
         for _ in 0..NAME_TRIES {
-            match (site.local_reader)(uid) {
-                Err(ReaderUnknown::Yet) => sleep(NAME_WAIT).await,
-                Err(ReaderUnknown::Never) => break,
-                Ok(visible) => return Ok(visible),
+            if let Some(visible) = (site.local_reader)(uid) {
+                return Ok(visible);
             }
+            sleep(NAME_WAIT).await;
         }
     }
     Err(AccessRefusal::Forbidden(
@@ -204,14 +199,13 @@ async fn local_reader(ends: Ends, site: &Site) -> Result<VisibleAccount, AccessR
 
 async fn route<B: Body>(
     request: &Request<B>,
-    caller: Caller,
-    names: MetricNames,
+    endpoint: Option<Endpoint>,
+    user: Option<VisibleAccount>,
+    Arrival { ends, names }: Arrival,
     site: &Site,
 ) -> PageResponse {
     let path = request.uri().path();
-    let Some(served) = ServedPath::at(path, names, &site.page) else {
-        return error(StatusCode::NOT_FOUND, path, "no such page; try /metrics, /-/healthy or /-/ready");
-    };
+    let Some(endpoint) = endpoint else { return no_such_page(path) };
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let refused =
             error(StatusCode::METHOD_NOT_ALLOWED, path, "the agent cannot be changed over HTTP; use GET");
@@ -222,41 +216,34 @@ async fn route<B: Body>(
             error(StatusCode::PAYLOAD_TOO_LARGE, path, "request bodies are not accepted; send none");
         return with(refused, CONNECTION, "close");
     }
-    let visible = match caller.check_access(served, request, site).await {
+    let visible = match check_access(request, endpoint.audience, user, ends, site).await {
         Ok(visible) => visible,
-        Err(refusal) => return refusal.response(path),
+        Err(AccessRefusal::Forbidden(line)) => return error(StatusCode::FORBIDDEN, path, line),
+        Err(AccessRefusal::Busy) => {
+            let line =
+                "too many requests of this host wait for the owner of their connection; try again soon";
+            return busy(path, line);
+        }
     };
     if visible != VisibleAccount::Everything {
         // Who is on the GPUs decides what is shown of them.
-        site.pages.request_processes();
+        site.status.pages.request_processes();
     }
-    match served {
-        ServedPath::Metrics => match requested_names(request.uri().query(), names) {
-            Err(line) => error(StatusCode::BAD_REQUEST, path, &line),
-            Ok(names) => metrics(request.headers(), names, site),
-        },
-        ServedPath::Healthy => healthy(&site.liveness),
-        ServedPath::Ready => ready(site),
-        ServedPath::Page(file) => file.response(request.headers()),
-        ServedPath::Summary => document(request, DocumentKind::Summary, &visible, site),
-        ServedPath::History => document(request, DocumentKind::History, &visible, site),
-        ServedPath::Processes => document(request, DocumentKind::Processes(None), &visible, site),
-        ServedPath::Snapshot => json(path, site, |published| snapshot_json(published, &visible)),
-        ServedPath::Health => json(path, site, |published| {
-            export::health(&published.snapshot, (site.release)(), &visible).into_bytes()
-        }),
-        ServedPath::Events => json(path, site, |published| {
-            export::events(&site.pages.events().latest(), &published.snapshot, &visible)
-        }),
-        ServedPath::Bill => {
-            let query = parse_query(request.uri().query()).map(|query| (query, None));
-            bill(path, query, visible, site).await
+    let query = request.uri().query();
+    match endpoint.answer {
+        Answer::AtOnce(answer) => {
+            answer(&Call { path, query, headers: request.headers(), names, visible, site })
         }
-        ServedPath::Explain => {
-            let query = parse_explain_query(request.uri().query());
-            bill(path, query.map(|(query, filter)| (query, Some(filter))), visible, site).await
-        }
+        Answer::FromLedger(parse) => bill(path, parse(query), visible, site).await,
     }
+}
+
+fn no_such_page(path: &str) -> PageResponse {
+    error(StatusCode::NOT_FOUND, path, "no such page; try /metrics, /-/healthy or /-/ready")
+}
+
+fn page_file(call: &Call<'_>) -> PageResponse {
+    call.site.page.find(call.path).map_or_else(|| no_such_page(call.path), |file| file.response(call.headers))
 }
 
 /// The names of the metrics that `profile` asks for; without it those of the listener. Another profile is an error, since
@@ -273,8 +260,13 @@ fn requested_names(query: Option<&str>, names: MetricNames) -> Result<MetricName
     }
 }
 
-fn metrics(headers: &HeaderMap, names: MetricNames, site: &Site) -> PageResponse {
-    let Some(published) = site.pages.get() else { return no_snapshot("/metrics") };
+fn metrics(call: &Call<'_>) -> PageResponse {
+    let headers = call.headers;
+    let names = match requested_names(call.query, call.names) {
+        Ok(names) => names,
+        Err(line) => return error(StatusCode::BAD_REQUEST, call.path, &line),
+    };
+    let Some(published) = call.site.status.pages.get() else { return no_snapshot(call.path) };
     let format = match names {
         MetricNames::Native => {
             PageFormat::negotiate(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()))
@@ -312,42 +304,30 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-fn json(path: &str, site: &Site, encode: impl FnOnce(&PublishedSnapshot) -> Vec<u8>) -> PageResponse {
-    match site.pages.get() {
+fn json(call: &Call<'_>, encode: impl FnOnce(&PublishedSnapshot) -> Vec<u8>) -> PageResponse {
+    match call.site.status.pages.get() {
         Some(published) => respond_with(StatusCode::OK, JSON, encode(&published).into()),
-        None => no_snapshot(path),
+        None => no_snapshot(call.path),
     }
-}
-
-fn snapshot_json(published: &PublishedSnapshot, visible: &VisibleAccount) -> Vec<u8> {
-    let mut json = Vec::new();
-    export::json_of(&published.snapshot, published.level(), visible, &mut json);
-    json
 }
 
 pub(super) fn no_snapshot(path: &str) -> PageResponse {
-    busy(path, "there is no snapshot yet; try again in a second")
+    busy(path, NO_SNAPSHOT)
 }
 
-fn healthy(liveness: &Liveness) -> PageResponse {
-    if liveness.is_alive() {
-        return text(StatusCode::OK, "healthy");
+fn healthy(call: &Call<'_>) -> PageResponse {
+    match call.site.status.check_health() {
+        Ok(()) => text(StatusCode::OK, "healthy"),
+        Err(line) => text(StatusCode::SERVICE_UNAVAILABLE, &line),
     }
-    let seconds = liveness.since_last_tick().0 / 1_000_000_000;
-    let line = format!("the last tick was {seconds} s ago; restart the agent");
-    text(StatusCode::SERVICE_UNAVAILABLE, &line)
 }
 
-/// The agent is ready without an account: a full disk must not restart it. It is not ready while it cannot be scraped at one
-/// of its addresses.
-fn ready(site: &Site) -> PageResponse {
-    if site.pages.get().is_none() {
-        return no_snapshot("/-/ready");
+fn ready(call: &Call<'_>) -> PageResponse {
+    let status = &call.site.status;
+    if let Err(line) = status.check_readiness() {
+        return busy(call.path, &line);
     }
-    if let Some(reason) = site.missing.reason() {
-        return text(StatusCode::SERVICE_UNAVAILABLE, &reason);
-    }
-    match site.no_account.reason() {
+    match &*status.no_account.lock() {
         None => text(StatusCode::OK, "ready"),
         Some(reason) => text(StatusCode::OK, &format!("ready\nno account: {reason}")),
     }

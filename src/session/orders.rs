@@ -9,8 +9,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::clock::{Stop, system_now};
-use crate::export::Release;
-use crate::model::{Nanoseconds, Utc};
+use crate::model::{Nanoseconds, Release, Utc};
 
 /// How long a release may take: the last call of a sampler, the end of its plan, and the shutdown of the library.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);

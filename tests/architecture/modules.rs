@@ -77,7 +77,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "serve",
-        &["model", "clock", "http", "billing", "export", "ledger", "config"],
+        &["model", "clock", "http", "billing", "events", "export", "ledger", "config"],
         "the HTTP server: TLS, users, metrics, health, API",
     ),
     module(
@@ -97,8 +97,8 @@ pub(crate) const MODULES: &[Module] = &[
     module(
         "resolvers",
         &[
-            "model", "clock", "host", "kubelet", "docker", "holders", "account", "export", "config",
-            "thread", "trace", "policy", "file",
+            "model", "clock", "host", "kubelet", "docker", "holders", "account", "config", "thread", "trace",
+            "policy", "file",
         ],
         "threads that ask /proc, kubelet, Slurm, runtimes and the name service",
     ),
@@ -113,7 +113,6 @@ pub(crate) const MODULES: &[Module] = &[
             "host",
             "health",
             "meter",
-            "export",
             "config",
             "thread",
             "trace",

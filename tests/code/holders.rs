@@ -561,14 +561,14 @@ fn an_unknown_user_name_leaves_only_its_own_pid_unnamed() {
         [None, None, Some("__unattributed__/container")]
     );
     assert!(matches!(node.directory.unidentified()[&7], ProcessError::Unnamed { pid: 7, .. }));
-    let asked: BTreeSet<u32> = std::iter::from_fn(|| users.service().unwrap().next(Duration::ZERO)).collect();
-    assert_eq!(asked, BTreeSet::from([1000, 2000]), "each is looked up once");
-    // The name lookup of the first one hangs.
-    users.service().unwrap().store(2000, Some(None));
+    assert_eq!(users.next_due(Duration::ZERO), Some(1000));
+    // Its lookup hangs.
+    users.store(2000, Some(None));
     let identities = node.refresh(&[7, 8], 2);
     assert_eq!([7, 8].map(|pid| holder_of(&identities, pid)), [None, Some("user:2000")]);
-    users.service().unwrap().store(1000, Some(Some("ldap-alice".into())));
+    users.store(1000, Some(Some("ldap-alice".into())));
     assert_eq!(holder_of(&node.refresh(&[7, 8], 3), 7), Some("user:ldap-alice"));
+    assert_eq!(users.next_due(Duration::ZERO), None, "each is looked up once, and no other");
 }
 
 #[test]
@@ -583,7 +583,7 @@ fn when_the_name_service_fails_the_ledgers_name_is_used_and_never_a_number() {
     node.start(9, 100, 2000, "/system.slice/a.service");
     node.refresh(&[7, 8, 9], 1);
     for uid in [1000, 2000] {
-        users.service().unwrap().store(uid, None);
+        users.store(uid, None);
     }
     let identities = node.refresh(&[7, 8, 9], 2);
     assert_eq!([7, 8, 9].map(|pid| holder_of(&identities, pid)), [Some("user:alice"), None, None]);
@@ -593,7 +593,7 @@ fn when_the_name_service_fails_the_ledgers_name_is_used_and_never_a_number() {
         round.identities.get(9, round.at).unwrap().holder.facts.get(Fact::User).map(ToString::to_string)
     };
     assert_eq!(user(&identities), None);
-    users.service().unwrap().store(2000, Some(Some("carol".into())));
+    users.store(2000, Some(Some("carol".into())));
     let identities = node.refresh(&[7, 8, 9], 12);
     assert_eq!([8, 9].map(|pid| holder_of(&identities, pid)), [Some("user:carol"), Some("unit:a.service")]);
     assert_eq!(

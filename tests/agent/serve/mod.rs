@@ -12,12 +12,12 @@ use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
 use gpumeter::catalogue::Level;
-use gpumeter::export::{LatestSnapshot, PageCache, PageFormat, PublishedSnapshot, RenderedPage};
+use gpumeter::export::{PageCache, PageFormat, PublishedSnapshot, RenderedPage};
 use gpumeter::model::snapshot::{AgentEntry, AgentNumber, HourlyUse, Roster, Snapshot};
 use gpumeter::model::{HowHeld, Nanoseconds, Stamp, Utc, VisibleAccount};
 use gpumeter::serve::{
-    Access, BillProblem, BillRequest, LivePage, Liveness, MetricNames, OwnerRequest, Passwords, Requests,
-    Security, ServerLimits, Site, bind, run,
+    Access, AgentStatus, BillProblem, BillRequest, LivePage, MetricNames, OwnerRequest, Passwords, Security,
+    ServerLimits, Site, bind, run,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -29,9 +29,8 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// A server on its own thread, and the channels that the rest of the agent would hold.
 struct Agent {
     address: SocketAddr,
-    latest: Arc<LatestSnapshot>,
+    status: Arc<AgentStatus>,
     clock: Arc<AtomicU64>,
-    requests: Arc<Requests>,
     bills: mpsc::Receiver<BillRequest>,
     /// While this is locked, no owner of a connection is found.
     owners: Arc<Mutex<()>>,
@@ -79,32 +78,27 @@ impl Agent {
     fn without_snapshot(limits: ServerLimits, security: Security, page: LivePage) -> Self {
         let listeners = bind(&["127.0.0.1:0".parse().unwrap()], MetricNames::Native).unwrap().listeners;
         let address = listeners[0].socket_address().unwrap();
-        let latest = Arc::<LatestSnapshot>::default();
         let clock = Arc::new(AtomicU64::new(0));
-        let requests = Arc::new(Requests::default());
         let (questions, bills) = mpsc::channel(1);
         let owners = Arc::<Mutex<()>>::default();
         let (shutdown, stop) = watch::channel(false);
         let now = Arc::clone(&clock);
+        let status = Arc::new(AgentStatus::new(move || clock_at(now.load(Ordering::Relaxed))));
         let site = Site {
-            no_account: Arc::default(),
-            missing: Arc::default(),
-            pages: Arc::clone(&latest),
+            status: Arc::clone(&status),
             release: Box::new(|| None),
             page,
-            liveness: Arc::new(Liveness::new(move || clock_at(now.load(Ordering::Relaxed)))),
             owners: find_owners(Arc::clone(&owners)),
-            local_reader: Box::new(|_| Ok(VisibleAccount::Everything)),
+            local_reader: Box::new(|_| Some(VisibleAccount::Everything)),
             bills: questions,
             access: Arc::new(Access::new(security, passwords())),
-            requests: Arc::clone(&requests),
             limits,
         };
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(run(listeners, mpsc::channel(1).1, site, stop)).unwrap();
         });
-        Self { address, latest, clock, requests, bills, owners, shutdown, thread: Some(thread) }
+        Self { address, status, clock, bills, owners, shutdown, thread: Some(thread) }
     }
 
     /// Publishes a snapshot whose page has at least that many bytes.
@@ -132,13 +126,13 @@ impl Agent {
             agent: vec![AgentNumber::Integer(1)],
         };
         let press = Arc::new(PageCache::new(Level::Lean, false, Arc::default()));
-        self.latest.publish(Arc::new(PublishedSnapshot::new(Arc::new(snapshot), press)));
+        self.status.pages.publish(Arc::new(PublishedSnapshot::new(Arc::new(snapshot), press)));
         // Rendering a large page takes a while.
         self.page();
     }
 
     fn page(&self) -> Arc<RenderedPage> {
-        self.latest.get().unwrap().page(PageFormat::Text)
+        self.status.pages.get().unwrap().page(PageFormat::Text)
     }
 
     /// The text of the page of metrics.
@@ -177,7 +171,7 @@ impl Agent {
     }
 
     fn count(&self, code: u16) -> u64 {
-        self.requests.by_code().find(|(known, _)| *known == code).unwrap().1
+        self.status.requests.by_code().find(|(known, _)| *known == code).unwrap().1
     }
 
     fn stop(&mut self) {

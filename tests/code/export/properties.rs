@@ -6,7 +6,7 @@ use gpumeter::catalogue::Level;
 use gpumeter::config::Config;
 use gpumeter::export::{PageCache, PageFormat, json};
 use gpumeter::model::snapshot::{Roster, Snapshot};
-use gpumeter::model::{Absence, Fact, Facts};
+use gpumeter::model::{Absence, Fact, Facts, VisibleAccount};
 use gpumeter::policy::dcgm_options;
 use proptest::prelude::*;
 
@@ -166,8 +166,7 @@ proptest! {
     #[test]
     fn json_has_exactly_the_visited_series(roster in rosters(), absent in any::<u8>(), level in levels()) {
         let snapshot = snapshot(&roster, 3, absent);
-        let mut body = Vec::new();
-        json(&snapshot, level, &mut body);
+        let body = json(&snapshot, level, &VisibleAccount::Everything);
         let text = String::from_utf8(body).unwrap();
         // Inside a string the quotes would be escaped.
         let mut values = text.split("},\"value\":").skip(1);

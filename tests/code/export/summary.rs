@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use gpumeter::catalogue::{Level, first_point, point};
 use gpumeter::export::{
-    HISTORY_POINTS, LatestSnapshot, MOST_LISTED, PageCache, ProcessList, PublishedSnapshot, ReportedVerdict,
-    Summary, SummaryProblem, SummarySource, health, list_processes, report_history, summarize,
+    HISTORY_POINTS, MOST_LISTED, PageCache, ProcessList, PublishedSnapshot, ReportedVerdict, Summary,
+    SummaryProblem, SummarySource, health, list_processes, report_history, summarize,
 };
 use gpumeter::model::snapshot::*;
 use gpumeter::model::*;
+use gpumeter::serve::LatestSnapshot;
 
 use super::fixture::{self, AT, HOSTILE};
 
