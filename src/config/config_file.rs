@@ -1,6 +1,5 @@
 //! Configuration files that may change while the agent runs, and which changes apply without a restart.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::changes::{changed_keys, key_texts};
@@ -8,6 +7,7 @@ use super::key::ChangeEffect;
 use super::problem::Problems;
 use super::settings::{Config, TABLE};
 use super::tree::{YamlNode, YamlValue};
+use crate::file::FileState;
 
 /// A configuration file.
 #[derive(Debug)]
@@ -21,16 +21,6 @@ pub struct ConfigFile {
     tree: YamlNode,
 }
 
-/// The state of a file. Links are followed, so a link to another target is another state, as when Kubernetes replaces a
-/// ConfigMap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FileState {
-    file: (u64, u64),
-    length: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
 /// The result of reading a file again.
 #[derive(Debug)]
 pub struct ReloadedConfig {
@@ -40,18 +30,6 @@ pub struct ReloadedConfig {
     pub changes: Vec<String>,
     /// The keys that need a restart.
     pub waiting: Vec<&'static str>,
-}
-
-impl FileState {
-    fn of(path: &Path) -> Option<Self> {
-        let found = std::fs::metadata(path).ok()?;
-        Some(Self {
-            file: (found.dev(), found.ino()),
-            length: found.size(),
-            modified: (found.mtime(), found.mtime_nsec()),
-            changed: (found.ctime(), found.ctime_nsec()),
-        })
-    }
 }
 
 /// Files with their states when they were last read.

@@ -98,18 +98,8 @@ pub struct PublishedSnapshot {
     cache: Arc<PageCache>,
     pages: [OnceLock<Arc<RenderedPage>>; PageFormat::ALL.len()],
     compressed: [OnceLock<Bytes>; PageFormat::ALL.len()],
-    documents: Mutex<Vec<((DocumentKind, VisibleAccount), SharedDocument)>>,
-}
-
-/// The JSON documents that are made once per snapshot and reader.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DocumentKind {
-    /// `/api/v1/summary`.
-    Summary,
-    /// `/api/v1/history`.
-    History,
-    /// `/api/v1/processes`, of the GPU of that UUID or of all.
-    Processes(Option<String>),
+    /// The documents that were requested, by name and reader.
+    documents: Mutex<Vec<((String, VisibleAccount), SharedDocument)>>,
 }
 
 /// The most documents that are kept for one snapshot; there are as many as readers with views of their own.
@@ -164,21 +154,21 @@ impl PublishedSnapshot {
         page.get_or_init(|| gzip(&self.page(format).0)).clone()
     }
 
-    /// The document of that kind for a reader, made at most once by `make`.
+    /// The document of that name for a reader, made at most once by `make`.
     pub fn document(
         &self,
-        kind: DocumentKind,
+        name: String,
         visible: &VisibleAccount,
         make: impl FnOnce() -> Vec<u8>,
     ) -> SharedDocument {
         let mut documents = self.documents.lock();
-        let known = documents.iter().find(|((known, reader), _)| (known, reader) == (&kind, visible));
+        let known = documents.iter().find(|((known, reader), _)| (known, reader) == (&name, visible));
         if let Some((_, document)) = known {
             return document.clone();
         }
         let document = SharedDocument::new(make().into());
         if documents.len() < MOST_DOCUMENTS {
-            documents.push(((kind, visible.clone()), document.clone()));
+            documents.push(((name, visible.clone()), document.clone()));
         }
         document
     }

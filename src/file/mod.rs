@@ -10,13 +10,36 @@ mod replace;
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::OFlags;
 
 pub use lock::{is_locked, lock, owner};
 pub use replace::{Durability, replace};
+
+/// A value that changes with a file: editors replace it, or write it in place. Links are followed, so a link to another target
+/// is another state, as when Kubernetes replaces a ConfigMap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileState {
+    file: (u64, u64),
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileState {
+    /// The state now; none without a file.
+    pub fn of(path: &Path) -> Option<Self> {
+        let found = std::fs::metadata(path).ok()?;
+        Some(Self {
+            file: (found.dev(), found.ino()),
+            length: found.size(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
+}
 
 /// Checks that a path leads to a regular file.
 ///

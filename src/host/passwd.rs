@@ -3,14 +3,13 @@
 //! Of several lines for one uid or name the first counts, as for getpwuid(3).
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::untrusted::{self, printable, whole_lines};
 use super::users::Group;
+use crate::file::FileState;
 
 /// The most bytes that are read of a file; a million users fit.
 const LIMIT: u64 = 64 * 1024 * 1024;
@@ -67,17 +66,9 @@ struct GroupEntry {
 #[derive(Debug)]
 struct ReloadingFile<T> {
     path: PathBuf,
-    version: Option<PasswdVersion>,
+    state: Option<FileState>,
     parse: fn(&[u8]) -> T,
     content: T,
-}
-
-/// A value that changes with the file: editors replace it (inode), or write it in place (time and length).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PasswdVersion {
-    inode: u64,
-    length: u64,
-    modified: (i64, i64),
 }
 
 impl Passwd {
@@ -125,28 +116,19 @@ impl Passwd {
 
 impl<T: Default> ReloadingFile<T> {
     fn at(path: PathBuf, parse: fn(&[u8]) -> T) -> Self {
-        Self { path, version: None, parse, content: T::default() }
+        Self { path, state: None, parse, content: T::default() }
     }
 
     /// The content of the file; none where it could never be read. While the file is missing, as when it is replaced, the
     /// last content stays.
     fn content(&mut self) -> Option<&T> {
-        if let Some(version) = self.read_version().filter(|version| self.version != Some(*version))
+        if let Some(state) = FileState::of(&self.path).filter(|state| self.state != Some(*state))
             && let Ok(bytes) = untrusted::read(&self.path, LIMIT)
         {
             self.content = (self.parse)(&bytes);
-            self.version = Some(version);
+            self.state = Some(state);
         }
-        self.version.map(|_| &self.content)
-    }
-
-    fn read_version(&self) -> Option<PasswdVersion> {
-        let metadata = fs::metadata(&self.path).ok()?;
-        Some(PasswdVersion {
-            inode: metadata.ino(),
-            length: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        })
+        self.state.map(|_| &self.content)
     }
 }
 
@@ -210,6 +192,7 @@ fn is_name(name: &str) -> bool {
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use std::collections::BTreeMap;
+    use std::fs;
 
     use proptest::prelude::*;
 

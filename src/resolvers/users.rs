@@ -243,7 +243,7 @@ mod tests {
         stop.call();
         resolve_grants(&config, &users, &BTreeSet::from([0]), &stop);
         assert_eq!(users.next_due(Duration::ZERO), Some(0));
-        users.refresh(0, |groups| groups.unwrap());
+        users.refresh(0, |groups| groups.unwrap()).unwrap();
         assert_eq!(users.members("root"), BTreeSet::from([0]));
     }
 }

@@ -3,47 +3,59 @@
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_ENCODING, ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH, VARY};
 
-use super::Site;
 use super::response::{JSON, PageResponse, error, respond_with, with};
 use super::route::{Call, accepts_gzip, no_snapshot};
 use crate::config::decode_percent;
 use crate::export::{
-    self, DocumentKind, PublishedSnapshot, SharedDocument, SummarySource, list_processes, report_history,
-    to_json,
+    self, PublishedSnapshot, SharedDocument, SummarySource, list_processes, report_history, to_json,
 };
 use crate::model::VisibleAccount;
 
 /// What people want to know of the node at a glance.
 pub(super) fn summary(call: &Call<'_>) -> PageResponse {
-    without_parameters(call, DocumentKind::Summary)
+    without_parameters(call, |published| {
+        to_json(&export::summarize(&SummarySource {
+            snapshot: &published.snapshot,
+            visible: &call.visible,
+            history: &call.site.status.pages.history(),
+            release: (call.site.release)(),
+            no_account: call.site.status.no_account.lock().clone(),
+        }))
+    })
 }
 
 /// The last ten minutes of each GPU.
 pub(super) fn history(call: &Call<'_>) -> PageResponse {
-    without_parameters(call, DocumentKind::History)
+    without_parameters(call, |published| {
+        to_json(&report_history(&published.snapshot, &call.visible, &call.site.status.pages.history()))
+    })
 }
 
 /// The largest processes, of all GPUs or of one.
 pub(super) fn processes(call: &Call<'_>) -> PageResponse {
     match parse_gpu(call.query) {
-        Ok(uuid) => document(call, DocumentKind::Processes(uuid)),
+        Ok(uuid) => document(call, |published| {
+            to_json(&list_processes(&published.snapshot, &call.visible, uuid.as_deref()))
+        }),
         Err(line) => error(StatusCode::BAD_REQUEST, call.path, &line),
     }
 }
 
-fn without_parameters(call: &Call<'_>, kind: DocumentKind) -> PageResponse {
+fn without_parameters(call: &Call<'_>, make: impl FnOnce(&PublishedSnapshot) -> Vec<u8>) -> PageResponse {
     match call.query {
-        None | Some("") => document(call, kind),
+        None | Some("") => document(call, make),
         Some(_) => error(StatusCode::BAD_REQUEST, call.path, "this document has no parameters"),
     }
 }
 
 /// The response with a document of the latest snapshot.
-fn document(call: &Call<'_>, kind: DocumentKind) -> PageResponse {
-    let Call { site, visible, .. } = call;
-    site.status.pages.request_processes();
-    let Some(published) = site.status.pages.get() else { return no_snapshot(call.path) };
-    let document = published.document(kind.clone(), visible, || make(&kind, &published, visible, site));
+fn document(call: &Call<'_>, make: impl FnOnce(&PublishedSnapshot) -> Vec<u8>) -> PageResponse {
+    let Call { path, visible, .. } = call;
+    let pages = &call.site.status.pages;
+    pages.request_processes();
+    let Some(published) = pages.get() else { return no_snapshot(path) };
+    let name = format!("{path}?{}", call.query.unwrap_or_default());
+    let document = published.document(name, visible, || make(&published));
     let tag = match visible {
         VisibleAccount::Everything => Some(tag(&published)),
         // Another user of the same browser must not get it from a cache.
@@ -60,26 +72,6 @@ fn parse_gpu(query: Option<&str>) -> Result<Option<String>, String> {
             .map(Some)
             .ok_or_else(|| format!("gpu={uuid} is not percent-encoded UTF-8; encode it again")),
         _ => Err("unknown parameters; use gpu=UUID or none".to_owned()),
-    }
-}
-
-fn make(
-    kind: &DocumentKind,
-    published: &PublishedSnapshot,
-    visible: &VisibleAccount,
-    site: &Site,
-) -> Vec<u8> {
-    let snapshot = &*published.snapshot;
-    match kind {
-        DocumentKind::Summary => to_json(&export::summarize(&SummarySource {
-            snapshot,
-            visible,
-            history: &site.status.pages.history(),
-            release: (site.release)(),
-            no_account: site.status.no_account.lock().clone(),
-        })),
-        DocumentKind::History => to_json(&report_history(snapshot, visible, &site.status.pages.history())),
-        DocumentKind::Processes(uuid) => to_json(&list_processes(snapshot, visible, uuid.as_deref())),
     }
 }
 

@@ -73,7 +73,7 @@ const fn at_once(path: &'static str, audience: Audience, answer: fn(&Call<'_>) -
 }
 
 /// All paths but the files of the live page.
-const ENDPOINTS: [Endpoint; 11] = [
+const ENDPOINTS: &[Endpoint] = &[
     at_once("/metrics", Audience::Scrapers, metrics),
     at_once("/-/healthy", Audience::Probes, healthy),
     at_once("/-/ready", Audience::Probes, ready),
@@ -112,7 +112,7 @@ impl Endpoint {
         // The path that probes of dcgm-exporter ask.
         let path = if path == "/health" && names == MetricNames::Dcgm { "/-/healthy" } else { path };
         let file = || Some(at_once(page.find(path)?.path, Audience::Host, page_file));
-        ENDPOINTS.into_iter().find(|endpoint| endpoint.path == path).or_else(file)
+        ENDPOINTS.iter().find(|endpoint| endpoint.path == path).copied().or_else(file)
     }
 }
 

@@ -31,7 +31,11 @@ pub(crate) const MODULES: &[Module] = &[
         &["model", "clock", "catalogue", "record", "file"],
         "the only code that knows the driver: call wrapper, plan per GPU, sampler",
     ),
-    module("host", &["model", "clock"], "what /proc, cgroups and the kernel log say, below a root path"),
+    module(
+        "host",
+        &["model", "clock", "file"],
+        "what /proc, cgroups and the kernel log say, below a root path",
+    ),
     module("http", &["file"], "PEM files, a client's TLS, one HTTP request on its own connection"),
     module("kubelet", &["http"], "clients of the kubelet and the API server"),
     module("docker", &["http"], "client of Docker's API"),
