@@ -30,15 +30,6 @@ impl Parts {
         self.within + self.lent + self.idle + self.unmeasured + self.unavailable
     }
 
-    /// Subtracts parts that are contained in these.
-    pub const fn remove(&mut self, part: &Self) {
-        self.within -= part.within;
-        self.lent -= part.lent;
-        self.idle -= part.idle;
-        self.unmeasured -= part.unmeasured;
-        self.unavailable -= part.unavailable;
-    }
-
     /// Adds another span's parts.
     pub const fn add(&mut self, other: &Self) {
         self.within += other.within;
@@ -70,14 +61,6 @@ impl Use {
     /// What was used.
     pub const fn total(&self) -> u64 {
         self.within + self.beyond + self.outside + self.unheld
-    }
-
-    /// Subtracts use that is contained in this.
-    pub const fn remove(&mut self, part: &Self) {
-        self.within -= part.within;
-        self.beyond -= part.beyond;
-        self.outside -= part.outside;
-        self.unheld -= part.unheld;
     }
 
     /// Adds another span's use.
