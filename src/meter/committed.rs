@@ -200,15 +200,6 @@ impl CommittedAccounts {
             known.reduce(|one, other| one.saturating_add(other))
         })
     }
-
-    /// When the accounts next change without a commit: a series passes its birth delay, or [`LINGER`] ends.
-    pub(super) fn change_after(&self, now: Utc, birth_delay: Nanoseconds) -> Utc {
-        let moments = self.counters.values().flat_map(|TrackedCounter { counter, changed }| {
-            let born = counter.costs.values().map(|cost| cost.born).chain([counter.born]);
-            born.map(|born| born.plus(birth_delay)).chain([changed.plus(LINGER)])
-        });
-        moments.filter(|moment| *moment > now).min().unwrap_or(Utc(u64::MAX))
-    }
 }
 
 /// A counter's values by [`AccountValue::ALL`]. A remainder has only values with a meaning that are not 0.
@@ -264,35 +255,5 @@ mod tests {
         use AccountValue::{Held, Idle, Lent, Unavailable, Unmeasured};
         let found = [Held, Lent, Idle, Unmeasured, Unavailable].map(|value| values[value as usize]);
         assert_eq!(found, [31, 2, 4, 8, 16].map(Some));
-    }
-
-    #[test]
-    fn between_two_changes_the_sums_stay_the_same() {
-        const DELAY: Nanoseconds = Nanoseconds::from_seconds(60);
-        let at = |second| Utc(0).plus(Nanoseconds::from_seconds(second));
-        let mut accounts = CommittedAccounts::default();
-        for (user, born) in [("user:alice", 100), ("user:bob", 130)] {
-            let parts = Parts { idle: born, ..Parts::default() };
-            let amounts = Amounts { parts, ..Amounts::default() };
-            let counter =
-                HolderCounter { tenant: user.into(), born: at(born), amounts, ..HolderCounter::default() };
-            let counters =
-                BTreeMap::from([(CounterKey::of_gpu("GPU-0".into(), HolderId::new(user)), counter)]);
-            accounts.acknowledge(&Acknowledged { counters, ..Acknowledged::default() }, at(born));
-        }
-        let added_up = |now: Utc| -> Vec<_> {
-            let accounts = accounts.by_tenant(now, DELAY, &BTreeMap::new());
-            accounts.into_iter().map(|account| (account.key.owner, account.state.values)).collect()
-        };
-        let (mut until, mut cached, mut changes) = (at(0), Vec::new(), Vec::new());
-        for second in 130..800 {
-            let now = at(second);
-            if now >= until {
-                changes.push(second);
-                (until, cached) = (accounts.change_after(now, DELAY), added_up(now));
-            }
-            assert_eq!(cached, added_up(now), "{second}");
-        }
-        assert_eq!(changes, [130, 160, 190, 700, 730]);
     }
 }

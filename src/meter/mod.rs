@@ -26,7 +26,6 @@ mod last_hour;
 mod links;
 mod location;
 mod numbers;
-mod prices;
 mod publish;
 mod published_accounts;
 mod published_month;

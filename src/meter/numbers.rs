@@ -28,6 +28,15 @@ impl Services {
     pub fn add(&mut self, family: AgentFamily, labels: Vec<(&'static str, Arc<str>)>, value: i64) {
         self.series.push((AgentSeries { family, labels }, AgentNumber::Integer(value)));
     }
+
+    /// The series by the catalogue's order and their labels, and their numbers.
+    pub(super) fn sorted(mut self) -> (Arc<[AgentEntry]>, Vec<AgentNumber>) {
+        self.series.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let entry = |AgentSeries { family, labels }| AgentEntry { family: family.name(), labels };
+        let (entries, numbers): (Vec<AgentEntry>, _) =
+            self.series.into_iter().map(|(series, number)| (entry(series), number)).unzip();
+        (entries.into(), numbers)
+    }
 }
 
 /// Upper bounds of the driver-call histogram in seconds: from a getter's 3 us to a GSP time-out.
@@ -98,35 +107,6 @@ pub(super) fn whole(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Sorts series by the catalogue's order and their labels; the order is computed again only when the series change.
-#[derive(Debug, Default)]
-pub(super) struct SeriesOrder {
-    /// The series of the last call.
-    unsorted: Vec<AgentSeries>,
-    /// Per sorted series, its index in the unsorted ones.
-    indices: Vec<usize>,
-    entries: Arc<[AgentEntry]>,
-}
-
-impl SeriesOrder {
-    pub(super) fn sort(&mut self, numbers: Services) -> (Arc<[AgentEntry]>, Vec<AgentNumber>) {
-        let (series, numbers): (Vec<AgentSeries>, Vec<AgentNumber>) = numbers.series.into_iter().unzip();
-        if series != self.unsorted {
-            let mut sorted: Vec<_> = series.iter().enumerate().collect();
-            sorted.sort_by_key(|(_, series)| *series);
-            self.indices = sorted.iter().map(|(index, _)| *index).collect();
-            let entry = |(_, series): (usize, &AgentSeries)| AgentEntry {
-                family: series.family.name(),
-                labels: series.labels.clone(),
-            };
-            self.entries = sorted.into_iter().map(entry).collect();
-            self.unsorted = series;
-        }
-        let numbers = self.indices.iter().filter_map(|index| numbers.get(*index).cloned());
-        (Arc::clone(&self.entries), numbers.collect())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,14 +154,8 @@ mod tests {
             let number = |number| if let AgentNumber::Integer(number) = number { number } else { -1 };
             numbers.into_iter().map(number).collect::<Vec<_>>()
         };
-        let mut order = SeriesOrder::default();
-        let (first, numbers) = order.sort(series(&[(other, "1", 1), (other, "0", 2), (one, "0", 3)]));
-        assert_eq!(*first, [entry(one, "0"), entry(other, "0"), entry(other, "1")]);
+        let (entries, numbers) = series(&[(other, "1", 1), (other, "0", 2), (one, "0", 3)]).sorted();
+        assert_eq!(*entries, [entry(one, "0"), entry(other, "0"), entry(other, "1")]);
         assert_eq!(integers(numbers), [3, 2, 1]);
-        let (second, numbers) = order.sort(series(&[(other, "1", 10), (other, "0", 20), (one, "0", 30)]));
-        assert!(Arc::ptr_eq(&first, &second));
-        assert_eq!(integers(numbers), [30, 20, 10]);
-        let (third, numbers) = order.sort(series(&[(other, "7", 5)]));
-        assert_eq!((&*third, integers(numbers)), (&[entry(other, "7")][..], vec![5]));
     }
 }

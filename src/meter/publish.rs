@@ -7,19 +7,18 @@ use std::sync::Arc;
 
 use super::budget::{DroppedSeries, SeriesBudget, own_series};
 use super::integrate::shown_activity;
-use super::numbers::{SeriesOrder, whole};
-use super::prices::PublishedPrices;
+use super::numbers::whole;
 use super::published_accounts::{AccountPublisher, AccountSources, instance_label};
 use super::published_month::PublishedMonth;
 use super::roster::RosterEntries;
 use super::support::sources;
 use super::{Inputs, Meter, Policy, Services, TrackedGpu};
 use crate::account::{SlotTotal, XidSum};
-use crate::billing::Month;
+use crate::billing::{Month, PricedSlot, RateKind, RateSchedule};
 use crate::catalogue::{AgentFamily, Level};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, SeenXid, Snapshot};
-use crate::model::{Absence, Attachment, CallInFlight, GpuIdentity, Nanoseconds, Stamp, Utc};
+use crate::model::{Absence, Attachment, CallInFlight, GpuIdentity, Nanoseconds, Price, Stamp, Utc};
 
 /// A holding that is first seen within this time after the agent's start may be older: resolvers need a first round.
 const FIRST_LOOK: Nanoseconds = Nanoseconds::from_seconds(60);
@@ -31,9 +30,7 @@ pub(super) struct Publisher {
     roster: Arc<Roster>,
     entries: RosterEntries,
     pub(super) accounts: AccountPublisher,
-    prices: PublishedPrices,
     month: PublishedMonth,
-    agent: SeriesOrder,
     dropped: DroppedSeries,
 }
 
@@ -43,9 +40,9 @@ impl Publisher {
         let at = meter.timeline.at(now.boottime);
         let gpus = meter.published_gpus();
         let states: Vec<GpuState> = gpus.iter().map(|gpu| meter.gpu_state(gpu, now, inputs)).collect();
-        let prices = self.prices.update(meter.rates(), &gpus, at);
+        let prices = self.update_prices(meter, &gpus, at);
         let numbers = self.agent_numbers(meter, now, &inputs.services, &gpus, &states);
-        let (agent_entries, agent) = self.agent.sort(numbers);
+        let (agent_entries, agent) = numbers.sorted();
         let own = gpus.iter().zip(&states).map(|(gpu, state)| own_series(gpu, state, policy.level));
         let left = policy.series.saturating_sub(own.chain(agent.iter().map(series)).sum());
         let mut budget = SeriesBudget { level: policy.level, dropped: &mut self.dropped, left };
@@ -99,6 +96,16 @@ impl Publisher {
         }
     }
 
+    /// The price in force of each GPU. Where one has changed, or the GPUs have, accounts are built again.
+    fn update_prices(&mut self, meter: &Meter, gpus: &[&TrackedGpu], at: Utc) -> Arc<[Option<Price>]> {
+        let prices: Arc<[Option<Price>]> = gpus.iter().map(|gpu| gpu.price(meter.rates(), at)).collect();
+        let known = self.roster.gpus.iter().map(|gpu| &gpu.id);
+        if prices != self.roster.prices || !known.eq(gpus.iter().map(|gpu| &gpu.id)) {
+            self.accounts.invalidate();
+        }
+        prices
+    }
+
     /// The agent's own numbers.
     fn agent_numbers(
         &self,
@@ -129,7 +136,9 @@ impl Publisher {
             numbers.add(AgentFamily::StandingUnmatched, Vec::new(), i64::try_from(count).unwrap_or(i64::MAX));
         }
         if meter.rates().is_configured() {
-            numbers.add(AgentFamily::PriceMissing, Vec::new(), self.prices.is_any_missing().into());
+            let at = meter.timeline.at(now.boottime);
+            let is_any_missing = gpus.iter().any(|gpu| gpu.price(meter.rates(), at).is_none());
+            numbers.add(AgentFamily::PriceMissing, Vec::new(), is_any_missing.into());
         }
         if let Some(Month { name, begin, end }) = meter.accounts.month.as_ref().map(|costs| &costs.month) {
             let labels = || vec![("month", Arc::clone(name))];
@@ -201,6 +210,13 @@ impl TrackedGpu {
     /// Product name, where it is known.
     pub(super) fn model(&self) -> Option<&Arc<str>> {
         self.frame.as_ref().map(|frame| &frame.identity.model)
+    }
+
+    /// The price in force at that account time.
+    fn price(&self, rates: &RateSchedule, at: Utc) -> Option<Price> {
+        let model = self.model().map_or("", |model| model);
+        let slot = PricedSlot { uuid: &self.id.uuid, model, profile: None };
+        rates.rate(RateKind::GpuHour, slot, at).map(|rate| rate.entry.price())
     }
 
     fn state(

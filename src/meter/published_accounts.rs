@@ -1,7 +1,7 @@
 //! The accounts that have series: entries of the roster with their values.
 //!
-//! They stay the same `Arc`s from tick to tick until the committed accounts, the price, the policy, the GPUs or the room
-//! for series change: windows close every 15 s, ticks come every second. Tenants without series are summed as tenant
+//! They are built when a commit arrives, or when the policy, the prices or the GPUs change: windows close every 15 s, ticks
+//! come every second. Tenants without series are summed as tenant
 //! `__other__` on each slot. These sums begin at 0 with the agent and grow by increments, so no series jumps when a tenant
 //! gets or loses its own.
 
@@ -23,7 +23,7 @@ pub(super) struct AccountPublisher {
     /// The workloads' accounts with series.
     workloads: BTreeSet<AccountKey>,
     others: OtherTenants,
-    /// None after a change that requires new entries.
+    /// None after a commit, or another change that requires new entries.
     published: Option<PublishedAccounts>,
 }
 
@@ -42,13 +42,6 @@ pub(super) struct AccountSources<'a> {
 
 /// The accounts of a snapshot.
 pub(super) struct PublishedAccounts {
-    /// When they change without a commit.
-    until: Utc,
-    /// The UUIDs of the GPUs.
-    gpus: Vec<Arc<str>>,
-    prices: Arc<[Option<Price>]>,
-    /// How many tenants' accounts the budget had room for.
-    room: usize,
     pub(super) tenants: PublishedRows,
     pub(super) workloads: PublishedRows,
     /// By GPU and reason.
@@ -90,14 +83,7 @@ impl AccountPublisher {
         sources: AccountSources<'_>,
         budget: &mut SeriesBudget<'_>,
     ) -> &PublishedAccounts {
-        let room = budget.entries_left(SeriesList::Accounts);
-        let is_current = |published: &PublishedAccounts| {
-            sources.at < published.until
-                && published.room == room
-                && Arc::ptr_eq(&published.prices, sources.prices)
-                && published.gpus.iter().eq(sources.gpus.iter().map(|gpu| &gpu.id.uuid))
-        };
-        let published = match self.published.take().filter(is_current) {
+        let published = match self.published.take() {
             Some(current) => {
                 let PublishedAccounts { tenants, workloads, .. } = &current;
                 budget.charge(SeriesList::Accounts, tenants.entries.len(), tenants.left_off);
@@ -119,7 +105,6 @@ impl AccountPublisher {
         let positions: BTreeMap<&str, usize> =
             gpus.iter().enumerate().map(|(position, gpu)| (&*gpu.id.uuid, position)).collect();
         let delay = policy.birth_delay;
-        let room = budget.entries_left(SeriesList::Accounts);
         let mut accounts = committed.by_tenant(at, delay, &tariffs);
         // A forgotten GPU has no series, and none are counted as left off.
         accounts.retain(|account| positions.contains_key(&*account.key.uuid));
@@ -129,15 +114,7 @@ impl AccountPublisher {
         accounts.retain(|account| positions.contains_key(&*account.key.uuid));
         let workloads = self.workload_rows(accounts, &positions, budget);
         let unattributed = gpus.iter().map(|gpu| committed.unattributed(&gpu.id.uuid, at, delay));
-        PublishedAccounts {
-            unattributed: unattributed.collect(),
-            until: committed.change_after(at, delay),
-            gpus: gpus.iter().map(|gpu| Arc::clone(&gpu.id.uuid)).collect(),
-            prices: Arc::clone(prices),
-            room,
-            tenants,
-            workloads,
-        }
+        PublishedAccounts { unattributed: unattributed.collect(), tenants, workloads }
     }
 
     /// Selects the tenants with series, and adds `__other__` for the growth of those without.
@@ -342,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn published_accounts_stay_until_the_room_the_price_or_the_gpus_change() {
+    fn published_accounts_stay_until_they_are_built_again_for_a_commit_a_price_or_a_gpu() {
         let meter = meter();
         let both: Vec<&TrackedGpu> = meter.gpus.values().collect();
         let turned: Vec<&TrackedGpu> = both.iter().copied().rev().collect();
@@ -361,11 +338,13 @@ mod tests {
             let (first, rows) = update(&mut series, &meter, 900, (&both, &euros), WIDE);
             assert_eq!(rows, [("alice", 0, Some(5)), ("alice", 1, Some(5))]);
             let first = Arc::clone(&first.tenants.entries);
-            let (published, rows) = update(&mut series, &meter, second, gpus, limit);
+            // Without an event nothing changes.
+            let (published, _) = update(&mut series, &meter, second, gpus, limit);
+            assert!(Arc::ptr_eq(&published.tenants.entries, &first), "{why}");
+            series.invalidate();
+            let (_, rows) = update(&mut series, &meter, second, gpus, limit);
             let expected: Vec<_> = expected.iter().map(|(gpu, cost)| ("alice", *gpu, Some(*cost))).collect();
             assert_eq!(rows, expected, "{why}");
-            let is_kept = Arc::ptr_eq(&published.tenants.entries, &first);
-            assert_eq!(is_kept, why == "nothing has changed", "{why}");
         }
     }
 
