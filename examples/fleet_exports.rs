@@ -78,7 +78,8 @@ fn account(node: u64, day: u64) -> DayAccount {
                     let pod = HolderId::new(format!("k8s:{:016x}/main", hash([run, part as u64, 0, 3])));
                     line(gpu(index), pod, tenant, (time, seed % time))
                 };
-                rows.push(DayRow { quarter: at, node: Arc::clone(&identity), gpu_rate: Some(1), line });
+                let to = at.plus(QUARTER_HOUR);
+                rows.push(DayRow { from: at, to, node: Arc::clone(&identity), gpu_rate: Some(1), line });
             }
         }
     }

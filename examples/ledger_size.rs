@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gpumeter::account::{ClosedWindow, GpuRegistration, LedgerBatch};
-use gpumeter::billing::{PriceBook, Rate, RateKind, RateSelector};
+use gpumeter::billing::{BillRequest, PriceBook, Rate, RateKind, RateSelector};
 use gpumeter::clock::processor_time;
 use gpumeter::ledger::{Ledger, Opening, Reader, Retention};
 use gpumeter::model::{
@@ -223,7 +223,8 @@ fn print_size(when: &str, path: &Path, days: u64) {
 fn print_bill(what: &str, path: &Path) {
     let mut reader = Reader::open(path).unwrap();
     let begun = processor_time();
-    let bill = reader.bill(Some(BEGIN), Some(at(31 * DAY))).unwrap();
+    let to = Some(at(31 * DAY));
+    let bill = reader.bill(&BillRequest { from: Some(BEGIN), to, ..BillRequest::default() }).unwrap();
     let time = Duration::from_nanos(processor_time().0 - begun.0);
     assert!(bill.is_balanced());
     println!("bill {what}: {time:?} of a processor, {} lines", bill.lines.len());

@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::StartError;
 use super::local_reader::{local_reader, start_owners};
+use crate::clock::system_zone;
 use crate::config::Config;
 use crate::host::agent_usage;
 use crate::serve;
@@ -35,7 +36,7 @@ impl RunningIo {
 pub(super) fn start(
     bound: serve::BoundListeners,
     config: &Config,
-    bills: mpsc::Sender<serve::BillRequest>,
+    bills: mpsc::Sender<serve::BillJob>,
     shared: &Arc<super::Shared>,
 ) -> Result<RunningIo, StartError> {
     let site = serve::Site {
@@ -48,6 +49,7 @@ pub(super) fn start(
         owners: start_owners(shared)?,
         local_reader: local_reader(shared),
         bills,
+        zone: config.billing.time_zone.clone().unwrap_or_else(system_zone),
         access: Arc::clone(&shared.access),
         limits: serve::ServerLimits::within(agent_usage::open_files_limit().unwrap_or(u64::MAX)),
     };

@@ -1,5 +1,6 @@
 //! Wiring: starts and connects the agent's threads for a validated configuration, and ends them in order.
 
+mod bills;
 mod events;
 mod exports;
 mod io;
@@ -30,7 +31,6 @@ use crate::meter::{Meter, SamplerNews};
 use crate::model::{HowHeld, Utc};
 use crate::policy::{self, ActiveConfig, CurrentConfig};
 use crate::resolvers::{self, Resolvers, SeenProcesses, users};
-use crate::serve::PeriodCloser;
 use crate::session::{self, DriverSessions, Orders, Received, RestartReason};
 use crate::thread::{self, Thread, VitalThreads};
 use crate::{serve, systemd};
@@ -418,14 +418,14 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
         sessions: Arc::clone(&shared.sessions),
         status: Arc::clone(&shared.status),
         ledger: path.clone(),
-        closer: path.clone().map(|path| PeriodCloser { path, config: active.config.billing.clone() }),
+        billing: active.config.billing.clone(),
         // Without a ledger nothing receives orders.
         statements: ledger.as_ref().map_or_else(|| mpsc::channel().0, |ledger| ledger.statements.clone()),
         library: config.nvml.library.clone(),
     };
     let control = control::start(config.web.control.as_deref(), control)?;
     let exports = exports::start(ledger.as_ref(), shared)?;
-    let bills = start_bill_reader(path, shared)?;
+    let bills = bills::start(path, shared)?;
     web::start(passwords, shared)?;
     let io = io::start(bound, &config, bills, shared)?;
     let plan = if shared.resolvers.observes { OtlpPlan::default() } else { policy::otlp_plan(&config)? };
@@ -438,21 +438,6 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     let tick_loop = tick_loop::start(meter, inbox, outputs, shared)?;
     reload::start(reload::ReloadSources { config: source, web }, reload_requests, shared)?;
     Ok(Threads { io, push, tick_loop, ledger, exports, control })
-}
-
-/// Starts the thread that makes bills, if there is a ledger; without one the channel is closed.
-fn start_bill_reader(
-    path: Option<PathBuf>,
-    shared: &Shared,
-) -> Result<tokio::sync::mpsc::Sender<serve::BillRequest>, StartError> {
-    /// Further requests are refused at once.
-    const QUEUE_LENGTH: usize = 16;
-    let (sender, requests) = tokio::sync::mpsc::channel(QUEUE_LENGTH);
-    let Some(path) = path else { return Ok(sender) };
-    let stop = shared.stop.clone();
-    let config = shared.config.active().config.billing.clone();
-    Thread::start("reader", move || serve::answer_bills(&path, &config, requests, &stop))?;
-    Ok(sender)
 }
 
 impl Threads {

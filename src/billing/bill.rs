@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::day::ExportedFile;
+use super::explanation::WorkloadUsage;
 use super::json::{self, GpuIdJson};
 use super::money::{ExactMoney, MoneyOverflow, SumOverflow, round_to, round_together};
 use super::month::TenantBudget;
@@ -127,9 +129,9 @@ pub struct SeveralCurrencies {
 ///
 /// # Errors
 /// There are several, of spans in different currencies.
-pub fn only_bill<T: AsRef<Bill>>(bills: Vec<T>) -> Result<T, SeveralCurrencies> {
-    <[T; 1]>::try_from(bills).map(|[bill]| bill).map_err(|bills| {
-        let mut bills = bills.iter().map(AsRef::as_ref);
+pub fn only_bill(bills: Vec<Bill>) -> Result<Bill, SeveralCurrencies> {
+    <[Bill; 1]>::try_from(bills).map(|[bill]| bill).map_err(|bills| {
+        let mut bills = bills.iter();
         let [first, second] = [bills.next(), bills.next()];
         let currency = |bill: Option<&Bill>| bill.and_then(|bill| bill.currency.clone()).unwrap_or_default();
         SeveralCurrencies {
@@ -138,12 +140,6 @@ pub fn only_bill<T: AsRef<Bill>>(bills: Vec<T>) -> Result<T, SeveralCurrencies> 
             since: second.map(|bill| bill.from.to_string()).unwrap_or_default(),
         }
     })
-}
-
-impl AsRef<Self> for Bill {
-    fn as_ref(&self) -> &Self {
-        self
-    }
 }
 
 /// The nodes of a bill over exports.
@@ -159,6 +155,16 @@ pub struct Fleet {
     /// Time of GPUs that is set aside, since two ledgers held a GPU at one time; it is in no line and no sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<GpuConflict>,
+    /// The files that were read, with their digests where these are wanted; empty in a bill that was read from JSON, as are the
+    /// next ones.
+    #[serde(skip)]
+    pub files: Vec<ExportedFile>,
+    /// What is missing by the list of expected nodes, each in words.
+    #[serde(skip)]
+    pub gaps: Vec<String>,
+    /// Where lines are selected, what their workloads did on each GPU, by quarter hours.
+    #[serde(skip)]
+    pub usage: Vec<WorkloadUsage>,
 }
 
 /// A day of a GPU that two ledgers held at one time.
@@ -568,9 +574,7 @@ impl Bill {
     /// Removes lines, and makes all sums those of the lines that are left.
     pub fn keep_lines(&mut self, is_kept: impl FnMut(&BillLine) -> bool) {
         self.lines.retain(is_kept);
-        let is_shown = |tenant: &str| self.lines.iter().any(|line| line.tenant == tenant);
-        self.tenant_attributes.retain(|tenant, _| is_shown(tenant));
-        self.tenant_budgets.retain(|tenant, _| is_shown(tenant));
+        self.keep_tenants();
         let held = self.held_time();
         let money: Money = self.lines.iter().filter_map(|line| line.money).sum();
         self.unpriced = self.unpriced.map(|_| self.lines.iter().map(|line| line.unpriced).sum());
@@ -603,6 +607,13 @@ impl Bill {
         // They name the holders of other lines.
         self.claim_conflicts.clear();
         self.partial = true;
+    }
+
+    /// Removes what is known of tenants that have no line.
+    pub fn keep_tenants(&mut self) {
+        let tenants: BTreeSet<&str> = self.lines.iter().map(|line| &*line.tenant).collect();
+        self.tenant_attributes.retain(|tenant, _| tenants.contains(&**tenant));
+        self.tenant_budgets.retain(|tenant, _| tenants.contains(&**tenant));
     }
 
     /// Whether the terms of the line charge for use while nobody held the GPU.
@@ -725,11 +736,14 @@ fn round_rates(rates: &[BillRate], exact: &[ExactMoney]) -> Result<Vec<Money>, M
 }
 
 /// Marks the lines of GPUs with any energy. Every GPU draws power, so one without energy was not measured.
-pub fn mark_measured_energy(lines: &mut [BillLine]) {
-    let drew = |line: &&BillLine| line.amounts.energy_static.max(line.amounts.energy_dynamic).0 > 0;
-    let measured: BTreeSet<Arc<str>> =
-        lines.iter().filter(drew).map(|line| Arc::clone(&line.gpu.uuid)).collect();
-    for line in lines {
+pub fn mark_measured_energy<R>(rows: &mut [R], line_of: impl Fn(&mut R) -> &mut BillLine) {
+    let mut measured = BTreeSet::<Arc<str>>::new();
+    for line in rows.iter_mut().map(&line_of) {
+        if line.amounts.energy_static.max(line.amounts.energy_dynamic).0 > 0 {
+            measured.insert(Arc::clone(&line.gpu.uuid));
+        }
+    }
+    for line in rows.iter_mut().map(line_of) {
         line.has_energy = measured.contains(&line.gpu.uuid);
     }
 }

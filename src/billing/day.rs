@@ -90,11 +90,13 @@ pub struct ExportedFile {
     pub digest: String,
 }
 
-/// A line of a bill of one quarter hour.
+/// A line of a bill of one quarter hour, or of consecutive ones that differ only in amounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DayRow {
-    /// Begin of the quarter hour.
-    pub quarter: Utc,
+    /// Begin of the first quarter hour.
+    pub from: Utc,
+    /// End of the last quarter hour.
+    pub to: Utc,
     /// The node then.
     pub node: Arc<NodeIdentity>,
     /// The rate of the whole GPU, which may differ from that of the line; none where there was none.

@@ -35,7 +35,8 @@ pub struct Explanation {
 impl Explanation {
     /// What a bill alone tells, of which these are all lines that were asked for: its lines with their rates, without minutes,
     /// records and neighbours.
-    pub fn of_bill(mut bill: Bill, usage: Vec<WorkloadUsage>) -> Self {
+    pub fn of_bill(mut bill: Bill) -> Self {
+        let usage = bill.fleet.as_mut().map(|fleet| std::mem::take(&mut fleet.usage)).unwrap_or_default();
         let lines = std::mem::take(&mut bill.lines);
         let (rates, terms) = (bill.rates.clone(), bill.terms.clone());
         bill.keep_lines(|_| false);

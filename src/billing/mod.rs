@@ -8,6 +8,7 @@ mod bill;
 pub mod chain;
 mod charge;
 mod day;
+mod draft;
 mod explanation;
 pub mod focus;
 mod history;
@@ -24,6 +25,7 @@ mod money;
 mod month;
 mod pricing;
 mod rate;
+mod request;
 mod sacct;
 mod schedule;
 pub mod statement;
@@ -36,6 +38,7 @@ pub use bill::{
 };
 pub use charge::{Charge, ChargedSlot, charges};
 pub use day::{DayAccount, DayGpu, DayHeader, DayRevision, DayRow, ExportedFile};
+pub use draft::{BillDraft, FileNumbers, LineKey};
 pub use explanation::{
     ClockStep, ExplainedLine, Explanation, GpuEvent, GpuEventKind, GpuRecord, LineSpan, NodeBoot,
     OpenHolding, Remark, RulesVersion, Tenancy, TenantBasis, WorkloadUsage, XidRecord,
@@ -52,6 +55,7 @@ pub use money::{ExactMoney, MoneyOverflow, SumOverflow, round_together};
 pub use month::{Month, TenantBudget};
 pub use pricing::{LineCharge, LinePrices, PricedSpan, SlotRates};
 pub use rate::{EXAMPLE, OtherCurrency, PriceBook, PricedSlot, Rate, RateKind, RateSelector};
+pub use request::{BillRequest, LineDetail};
 pub use sacct::{SacctJob, parse_sacct};
 pub use schedule::{Dated, RateSchedule, Recorded, RecordedAt, Schedule};
 pub use terms::{Basis, Terms, WHOLE_RATE, charges_unheld};

@@ -31,13 +31,14 @@ use self::progress::ProgressMeter;
 use self::view::BillView;
 use super::agent::RunningAgent;
 use super::{Failure, print, print_data, report};
-use crate::billing::{Bill, BillsJson, Explanation, LineFilter, PriceBook, bills_from_json, only_bill};
-use crate::clock::system_now;
+use crate::billing::{
+    Bill, BillRequest, BillsJson, Explanation, LineDetail, LineFilter, PriceBook, bills_from_json, only_bill,
+};
+use crate::clock::{system_now, system_zone};
 use crate::config::Config;
-use crate::exports::{self, FleetBill, FleetRequest, LineDetail};
+use crate::exports::{self, ExportSource};
 use crate::ledger::{self, Cause, Reader};
-use crate::model::{HolderId, Utc, VisibleAccount, shown};
-use crate::serve::{self, BillQuery};
+use crate::model::{HolderId, Utc, shown};
 
 /// Where the bill comes from.
 #[derive(Args, Debug)]
@@ -129,7 +130,7 @@ impl BillCommand {
         if self.against.run(&self.source, [from.as_deref(), to.as_deref()], self.json)? {
             return Ok(());
         }
-        let bills = self.bills(from, to)?;
+        let bills = self.bills([from.as_deref(), to.as_deref()])?;
         if let Some(problem) = self.by.unknown(bills.iter()) {
             tracing::warn!("--by: {problem}");
         }
@@ -156,7 +157,7 @@ impl BillCommand {
                 Some((from, to)) => [from, to].map(str::to_owned),
                 None => days_of("--compare", period)?,
             };
-            let other = in_one_currency(self.bills(Some(from), Some(to))?)?;
+            let other = in_one_currency(self.bills([Some(&*from), Some(&*to)])?)?;
             let compared = compare::report(&bill, &other, &self.by).map_err(Failure::wrong)?;
             print(&report::text::report(&compared))?;
         } else if let Some([what, directory]) = self.split_by.as_deref() {
@@ -175,15 +176,9 @@ impl BillCommand {
     }
 
     /// The bills of a period, each of a span in one currency, with what the options select and add.
-    fn bills(&self, from: Option<String>, to: Option<String>) -> Result<Vec<Bill>, Failure> {
+    fn bills(&self, period: [Option<&str>; 2]) -> Result<Vec<Bill>, Failure> {
         let needs_days =
             self.by.needs_days() || self.html || self.split_by.is_some() || self.focus.is_asked_for();
-        let query = BillQuery {
-            from,
-            to,
-            time_zone: self.source.time_zone.clone(),
-            by: needs_days.then(|| serve::BY_DAY.to_owned()),
-        };
         let book = self.book.as_deref().map(read_book).transpose()?;
         if book.is_some() && self.source.ledger.is_none() && self.source.exports.is_none() {
             return Err(Failure::wrong("--book is for --ledger or --exports; give one of them"));
@@ -196,7 +191,7 @@ impl BillCommand {
             None => self.by.detail(),
         };
         let detail = LineDetail { day: needs_days, ..detail };
-        let mut bills = self.source.bills("bill", &query, book.as_ref(), detail)?;
+        let mut bills = self.source.bills("bill", period, detail, book)?;
         for bill in &mut bills {
             if !self.spread.is_empty() {
                 bill.spread(&self.spread).map_err(Failure::found)?;
@@ -229,7 +224,7 @@ fn report_budgets(bill: &Bill) -> Result<(), Failure> {
 }
 
 /// The bill of a period in one currency.
-pub(super) fn in_one_currency<T: AsRef<Bill>>(bills: Vec<T>) -> Result<T, Failure> {
+pub(super) fn in_one_currency(bills: Vec<Bill>) -> Result<Bill, Failure> {
     only_bill(bills).map_err(Failure::wrong)
 }
 
@@ -260,113 +255,113 @@ fn read_book(path: &Path) -> Result<PriceBook, Failure> {
     Ok(book)
 }
 
-/// Where a bill over exports comes from.
-pub(super) struct FleetOptions<'a> {
-    pub(super) directory: &'a Path,
-    /// The list of expected nodes.
-    pub(super) expect: Option<&'a Path>,
-    pub(super) skip_damaged: bool,
-    /// Whether the digest of each file is wanted.
-    pub(super) digests: bool,
+/// The bills over exports, each of a span in one currency, with their progress on a terminal.
+pub(super) fn fleet_bills(source: &ExportSource<'_>, request: &BillRequest) -> Result<Vec<Bill>, Failure> {
+    let mut meter = ProgressMeter::default();
+    let made = exports::make_bills(source, request, |done, total| meter.show(done, total));
+    meter.clear();
+    made.map_err(Failure::wrong)
 }
 
-impl FleetOptions<'_> {
-    /// The bills, each of a span in one currency, with their progress on a terminal.
-    pub(super) fn bills(
-        &self,
-        query: &BillQuery,
-        book: Option<&PriceBook>,
-        (detail, filter): (LineDetail, LineFilter),
-    ) -> Result<Vec<FleetBill>, Failure> {
-        let (zone, [from, to]) = serve::period(query, None).map_err(Failure::wrong)?;
-        let expected = self.expect.map(exports::read_expected).transpose().map_err(Failure::wrong)?;
-        let request = FleetRequest {
-            directory: self.directory,
-            from,
-            to,
-            zone,
-            detail,
-            filter,
-            book,
-            expected: expected.as_deref().unwrap_or_default(),
-            skip_damaged: self.skip_damaged,
-            digests: self.digests,
-        };
-        let mut meter = ProgressMeter::default();
-        let made = exports::make_bills(&request, |progress| meter.show(progress));
-        meter.clear();
-        made.map_err(Failure::wrong)
-    }
+/// The request for that period; times without an offset are those of the time zone, by default that of this machine.
+pub(super) fn request_of(
+    [from, to]: [Option<&str>; 2],
+    time_zone: Option<&str>,
+) -> Result<BillRequest, Failure> {
+    BillRequest::parse(parameters([from, to], time_zone), system_zone(), system_now().utc)
+        .map_err(Failure::wrong)
+}
+
+/// The parameters of a period that are given, as the API has them.
+fn parameters<'a>(
+    [from, to]: [Option<&str>; 2],
+    time_zone: Option<&str>,
+) -> impl Iterator<Item = (&'a str, String)> {
+    let all = [("from", from), ("to", to), ("time_zone", time_zone)];
+    let given = all.map(|(name, value)| value.map(|value| (name, value.to_owned())));
+    given.into_iter().flatten()
 }
 
 impl BillSource {
-    /// The bills of a period, each of a span in one currency, with these prices in place of the recorded ones where there are some; `command` is
-    /// named in errors. Over exports it tells lines apart as `detail` says.
+    /// The bills of a period, each of a span in one currency, with these prices in place of the recorded ones where there are
+    /// some; `command` is named in errors.
     fn bills(
         &self,
         command: &str,
-        query: &BillQuery,
-        book: Option<&PriceBook>,
+        period: [Option<&str>; 2],
         detail: LineDetail,
+        book: Option<PriceBook>,
     ) -> Result<Vec<Bill>, Failure> {
-        if let Some(directory) = &self.exports {
-            let made = self.fleet(directory).bills(query, book, (detail, LineFilter::default()))?;
-            return Ok(made.into_iter().map(|made| made.bill).collect());
+        if self.exports.is_none() && self.ledger.is_none() {
+            let by = detail.day.then(|| ("by", "day".to_owned()));
+            let parameters = parameters(period, self.time_zone.as_deref()).chain(by);
+            return self.get("/api/v1/bill", parameters, bills_from_json);
         }
-        if let Some(path) = &self.ledger {
-            check_unowned(path, command)?;
-            return serve::read_bills(path, query, None, book, || false).map_err(Failure::wrong);
+        let request = BillRequest { detail, book, ..self.request(period)? };
+        match &self.exports {
+            Some(directory) => fleet_bills(&self.fleet(directory)?, &request),
+            None => self.read(command, |reader| reader.bills(&request)),
         }
-        let parameters = query.parameters().map(|(name, value)| (name, value.to_owned()));
-        self.get("/api/v1/bill", parameters, bills_from_json)
     }
 
-    fn fleet<'a>(&'a self, directory: &'a Path) -> FleetOptions<'a> {
-        FleetOptions {
+    fn request(&self, period: [Option<&str>; 2]) -> Result<BillRequest, Failure> {
+        request_of(period, self.time_zone.as_deref())
+    }
+
+    fn fleet<'a>(&self, directory: &'a Path) -> Result<ExportSource<'a>, Failure> {
+        let expected =
+            self.expect.as_deref().map(exports::read_expected).transpose().map_err(Failure::wrong)?;
+        Ok(ExportSource {
             directory,
-            expect: self.expect.as_deref(),
+            expected: expected.unwrap_or_default(),
             skip_damaged: self.skip_damaged,
             digests: false,
-        }
+        })
+    }
+
+    /// Reads from a ledger file that no agent is using.
+    fn read<T>(
+        &self,
+        command: &str,
+        read: impl FnOnce(&mut Reader) -> Result<T, ledger::Error>,
+    ) -> Result<T, Failure> {
+        let path = self.ledger.as_deref().unwrap_or(Path::new(""));
+        check_unowned(path, command)?;
+        Reader::open(path).and_then(|mut reader| read(&mut reader)).map_err(Failure::wrong)
     }
 
     /// The end of the account; of a running agent, now.
     fn account_end(&self, command: &str) -> Result<Utc, Failure> {
-        if let Some(directory) = &self.exports {
-            return exports::exported_until(directory, self.skip_damaged).map_err(Failure::wrong);
+        match (&self.exports, &self.ledger) {
+            (Some(directory), _) => {
+                exports::exported_until(directory, self.skip_damaged).map_err(Failure::wrong)
+            }
+            (None, Some(_)) => self.read(command, |reader| reader.closed_until()),
+            (None, None) => Ok(system_now().utc),
         }
-        if let Some(path) = &self.ledger {
-            check_unowned(path, command)?;
-            return Reader::open(path).and_then(|reader| reader.closed_until()).map_err(Failure::wrong);
-        }
-        Ok(system_now().utc)
     }
 
     /// What the ledger knows of lines of such a bill.
     fn explanation(
         &self,
         command: &str,
-        [from, to]: [Option<&str>; 2],
-        filter: &LineFilter,
+        period: [Option<&str>; 2],
+        filter: LineFilter,
     ) -> Result<Explanation, Failure> {
-        let [from, to] = [from, to].map(|time| time.map(str::to_owned));
-        let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: None };
-        if let Some(directory) = &self.exports {
-            let made = self.fleet(directory).bills(&query, None, (LineDetail::whole(), filter.clone()))?;
-            let made = in_one_currency(made)?;
-            for conflict in made.bill.fleet.iter().flat_map(|fleet| &fleet.conflicts) {
-                tracing::warn!("{conflict}: this day of the GPU is left out");
-            }
-            return Ok(Explanation::of_bill(made.bill, made.usage));
+        if self.exports.is_none() && self.ledger.is_none() {
+            let period = parameters(period, self.time_zone.as_deref());
+            let parameters = period.chain(filter.parameters());
+            return self.get("/api/v1/explain", parameters, |text| serde_json::from_str(text));
         }
-        if let Some(path) = &self.ledger {
-            check_unowned(path, command)?;
-            let all = VisibleAccount::Everything;
-            return serve::read_explanation(path, (&query, filter), None, &all, || false)
-                .map_err(Failure::wrong);
+        let request = BillRequest { filter, ..self.request(period)? };
+        let Some(directory) = &self.exports else {
+            return self.read(command, |reader| reader.explain(&request));
+        };
+        let bill = in_one_currency(fleet_bills(&self.fleet(directory)?, &request)?)?;
+        for conflict in bill.fleet.iter().flat_map(|fleet| &fleet.conflicts) {
+            tracing::warn!("{conflict}: this day of the GPU is left out");
         }
-        let period = query.parameters().map(|(name, value)| (name, value.to_owned()));
-        self.get("/api/v1/explain", period.chain(filter.parameters()), |text| serde_json::from_str(text))
+        Ok(Explanation::of_bill(bill))
     }
 
     /// What the agent answers, as `parse` reads it.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use rustix::process::geteuid;
 
-use super::bill::{FleetOptions, check_unowned, days_of, in_one_currency};
+use super::bill::{check_unowned, days_of, fleet_bills, in_one_currency, request_of};
 use super::socket::AgentSocket;
 use super::{Failure, print};
 use crate::billing::chain::{self, check_overlap};
@@ -17,18 +17,17 @@ use crate::billing::statement::{
     Credit, Document, DocumentId, Issued, Statement, StatementError, StoredDocument, check_credit,
     check_reason, open_credits, parse_amount,
 };
-use crate::billing::{Bill, ExportedFile, LineFilter, account_change};
+use crate::billing::{Bill, BillRequest, ExportedFile, Fleet, LineDetail, account_change};
 use crate::clock::system_now;
-use crate::config::BillingConfig;
 use crate::control::{ControlReply, ControlRequest};
-use crate::exports::{FleetBill, LineDetail};
+use crate::exports::{ExportSource, read_expected};
 use crate::file;
 use crate::host::UserDatabase;
 use crate::ledger::{
-    self, ClosedPeriod, Reader, RecordProblem, RecordedDocument, RecordedDocuments, StatementOrder,
+    self, ClosedBill, ClosedPeriod, Reader, RecordProblem, RecordedDocument, RecordedDocuments,
+    StatementOrder, close_period,
 };
 use crate::model::{Money, shown};
-use crate::serve::{self, BY_DAY, BillQuery, ClosedBill, PeriodCloser};
 use directory::StatementDirectory;
 
 /// Options of the command.
@@ -149,14 +148,18 @@ impl LedgerOwner {
         Reader::open(path).and_then(|reader| reader.documents()).map_err(Failure::wrong)
     }
 
-    fn close(&self, query: BillQuery, by: String) -> Result<ClosedBill, Failure> {
+    /// Closes a month that `request` is for; the agent reads its days in its own time zone where none is given.
+    fn close(
+        &self,
+        request: &BillRequest,
+        [from, to]: [String; 2],
+        time_zone: Option<String>,
+        by: String,
+    ) -> Result<ClosedBill, Failure> {
         if let Some(path) = &self.ledger {
-            let closer = PeriodCloser { path: path.clone(), config: BillingConfig::default() };
             let order = |order| ledger::record_statement(path, &order).map_err(|error| error.to_string());
-            return closer.close(&query, &by, order).map_err(Failure::found);
+            return close_period(path, request, by, order).map_err(Failure::found);
         }
-        let BillQuery { from, to, time_zone, .. } = query;
-        let [from, to] = [from, to].map(Option::unwrap_or_default);
         let ControlReply { closed, .. } =
             self.socket.send(&ControlRequest::ClosePeriod { from, to, time_zone, by })?;
         closed.ok_or_else(|| Failure::found(OTHER_VERSION))
@@ -176,19 +179,24 @@ impl LedgerOwner {
 
 impl CloseOptions {
     fn run(&self) -> Result<(), Failure> {
-        let [from, to] = days_of("--month", &self.month)?.map(Some);
-        let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: Some(BY_DAY.to_owned()) };
+        let days = days_of("--month", &self.month)?;
+        let [first, next] = &days;
+        let mut request = request_of([Some(first), Some(next)], self.time_zone.as_deref())?;
+        request.detail.day = true;
         let directory = StatementDirectory::open(&self.owner.statements)?;
         let by = self.owner.user()?;
         if self.exports.is_none() {
             let recorded = self.owner.documents()?;
             directory.check_recorded(&recorded)?;
             directory.check_complete(&recorded, true)?;
-            self.check_period(&query, &recorded, directory.documents())?;
+            self.check_period(&request, &recorded, directory.documents())?;
         }
         let (ClosedBill { bill, rules, at }, files, gaps) = match &self.exports {
-            Some(exports) => self.fleet(exports, query)?,
-            None => (self.owner.close(query, by.clone())?, Vec::new(), Vec::new()),
+            Some(exports) => self.fleet(exports, request)?,
+            None => {
+                let closed = self.owner.close(&request, days, self.time_zone.clone(), by.clone())?;
+                (closed, Vec::new(), Vec::new())
+            }
         };
         let period = ClosedPeriod { from: bill.from, to: bill.to, by: by.clone() };
         // A kill may have come after the document was written and before the ledger knew of it.
@@ -223,16 +231,14 @@ impl CloseOptions {
     /// Refuses a month that a document covers before the ledger closes it, where its time zone is known here.
     fn check_period(
         &self,
-        query: &BillQuery,
+        request: &BillRequest,
         recorded: &RecordedDocuments,
         documents: &[StoredDocument],
     ) -> Result<(), Failure> {
-        if self.owner.ledger.is_none() && query.time_zone.is_none() {
+        if self.owner.ledger.is_none() && self.time_zone.is_none() {
             return Ok(());
         }
-        let (_, [Some(from), Some(to)]) = serve::period(query, None).map_err(Failure::wrong)? else {
-            return Ok(());
-        };
+        let (Some(from), Some(to)) = (request.from, request.to) else { return Ok(()) };
         // Its document may have been written before a kill.
         if recorded.unfinished.iter().any(|period| (period.from, period.to) == (from, to)) {
             return Ok(());
@@ -245,14 +251,14 @@ impl CloseOptions {
     fn fleet(
         &self,
         directory: &Path,
-        query: BillQuery,
+        request: BillRequest,
     ) -> Result<(ClosedBill, Vec<ExportedFile>, Vec<String>), Failure> {
-        let options =
-            FleetOptions { directory, expect: self.expect.as_deref(), skip_damaged: false, digests: true };
-        let detail = LineDetail { node: true, labels: Some(Vec::new()), ..LineDetail::default() };
-        let query = BillQuery { by: None, ..query };
-        let FleetBill { bill, files, mut gaps, .. } =
-            in_one_currency(options.bills(&query, None, (detail, LineFilter::default()))?)?;
+        let expected = self.expect.as_deref().map(read_expected).transpose().map_err(Failure::wrong)?;
+        let expected = expected.unwrap_or_default();
+        let source = ExportSource { directory, expected, skip_damaged: false, digests: true };
+        let request = BillRequest { detail: LineDetail::of_tenants(), ..request };
+        let bill = in_one_currency(fleet_bills(&source, &request)?)?;
+        let Fleet { files, mut gaps, .. } = bill.fleet.clone().unwrap_or_default();
         if let Some(asked) = &bill.asked_to {
             let text = format!(
                 "the month ends at {asked}, and exports at {}; wait until it is exported",

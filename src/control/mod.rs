@@ -16,15 +16,18 @@ use std::time::Duration;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use serde::{Deserialize, Serialize};
 
-use crate::clock::{Stop, system_now};
+use crate::billing::BillRequest;
+use crate::clock::{Stop, system_now, system_zone};
+use crate::config::BillingConfig;
 use crate::export;
 use crate::host::agent_usage;
 use crate::ledger::{
-    InventoryRow, PendingOrder, Reader, RecordedDocument, RecordedDocuments, StatementOrder,
+    ClosedBill, InventoryRow, PendingOrder, Reader, RecordedDocument, RecordedDocuments, StatementOrder,
+    close_period,
 };
 use crate::meter::SamplerNews;
 use crate::model::{Attachment, Nanoseconds, Utc, VisibleAccount};
-use crate::serve::{AgentStatus, BY_DAY, BillQuery, ClosedBill, NO_SNAPSHOT, PeriodCloser};
+use crate::serve::{AgentStatus, NO_SNAPSHOT};
 use crate::session::DriverSessions;
 use crate::thread::{self, Thread};
 
@@ -177,8 +180,8 @@ pub(crate) struct ControlServer {
     pub(crate) status: Arc<AgentStatus>,
     /// The ledger file, if one is kept.
     pub(crate) ledger: Option<PathBuf>,
-    /// Closes periods of the ledger, if one is kept.
-    pub(crate) closer: Option<PeriodCloser>,
+    /// Time zone, account and issuer of its statements.
+    pub(crate) billing: BillingConfig,
     /// To the ledger thread.
     pub(crate) statements: mpsc::Sender<PendingOrder>,
     /// The configured driver library.
@@ -313,10 +316,13 @@ impl ControlServer {
             }
             ControlRequest::Forget { uuid } => self.forget(&uuid).map(|()| ControlReply::default()),
             ControlRequest::ClosePeriod { from, to, time_zone, by } => {
-                let by_day = Some(BY_DAY.to_owned());
-                let query = BillQuery { from: Some(from), to: Some(to), time_zone, by: by_day };
-                let closer = self.closer.as_ref().ok_or(NO_LEDGER)?;
-                let closed = closer.close(&query, &by, |order| self.order(order))?;
+                let mut parameters = vec![("from", from), ("to", to), ("by", "day".to_owned())];
+                parameters.extend(time_zone.map(|name| ("time_zone", name)));
+                let zone = self.billing.time_zone.clone().unwrap_or_else(system_zone);
+                let request = BillRequest::parse(parameters, zone, system_now().utc)?;
+                let mut closed = close_period(self.ledger()?, &request, by, |order| self.order(order))?;
+                closed.bill.billing_account.clone_from(&self.billing.account);
+                closed.bill.invoice_issuer.clone_from(&self.billing.invoice_issuer);
                 Ok(ControlReply { closed: Some(closed), ..ControlReply::default() })
             }
             ControlRequest::Documents => {

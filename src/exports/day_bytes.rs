@@ -28,7 +28,7 @@ pub fn write_day(day: &DayAccount) -> ParquetResult<Vec<u8>> {
         .iter()
         .map(|row| (KEYS.iter().map(|column| (column.of)(header, row)).collect(), row))
         .collect();
-    rows.sort_by(|(left, one), (right, other)| (left, one.quarter).cmp(&(right, other.quarter)));
+    rows.sort_by(|(left, one), (right, other)| (left, one.from).cmp(&(right, other.from)));
     let schema = Arc::new(parse_message_type(&message_type())?);
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
@@ -37,7 +37,7 @@ pub fn write_day(day: &DayAccount) -> ParquetResult<Vec<u8>> {
     let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;
     let mut control = ColumnSums::default();
     let mut group = writer.next_row_group()?;
-    let quarters: Vec<i64> = rows.iter().map(|(_, row)| signed(row.quarter.0 / MICROSECOND)).collect();
+    let quarters: Vec<i64> = rows.iter().map(|(_, row)| signed(row.from.0 / MICROSECOND)).collect();
     write_required::<Int64Type>(&mut group, &quarters)?;
     write_keys(&mut group, &rows)?;
     for column in SUMS {

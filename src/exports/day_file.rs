@@ -20,7 +20,7 @@ use super::directory::date_of;
 use super::error::FileProblem;
 use super::money_check::{MoneyCheck, RowMoney, RowPrices};
 use super::pages::CheckedPages;
-use crate::billing::{BillLine, DayHeader, ExactMoney, LineRates};
+use crate::billing::{BillLine, DayHeader, DayRow, ExactMoney, LineRates};
 use crate::file;
 use crate::model::{
     ActivitySource, DAY, GpuId, Grade, HolderId, Method, MigProfile, Nanoseconds, NodeIdentity, PARTS,
@@ -40,21 +40,6 @@ const MOST_OF_ROW: u64 = 1 << 60;
 pub struct DayFile<R: ChunkReader + 'static> {
     reader: SerializedFileReader<CheckedPages<R>>,
     header: FileHeader,
-}
-
-/// Consecutive rows of a file that differ only in quarter hour and amounts, as one line.
-#[derive(Clone, Debug)]
-pub struct DayRun {
-    /// Begin of the first quarter hour.
-    pub from: Utc,
-    /// End of the last quarter hour.
-    pub to: Utc,
-    /// The node then.
-    pub node: Arc<NodeIdentity>,
-    /// The rate of the whole GPU.
-    pub gpu_rate: Option<i64>,
-    /// The line.
-    pub line: BillLine,
 }
 
 /// Where runs end beside where a cell changes.
@@ -138,7 +123,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
     pub(super) fn read_runs(
         &self,
         limits: RunLimits<'_>,
-        take: impl FnMut(DayRun) -> Result<(), FileProblem>,
+        take: impl FnMut(DayRow) -> Result<(), FileProblem>,
     ) -> Result<(), FileProblem> {
         guarded(|| self.read_groups(limits, take))
     }
@@ -146,7 +131,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
     fn read_groups(
         &self,
         limits: RunLimits<'_>,
-        take: impl FnMut(DayRun) -> Result<(), FileProblem>,
+        take: impl FnMut(DayRow) -> Result<(), FileProblem>,
     ) -> Result<(), FileProblem> {
         let mut control = BTreeMap::<&str, i128>::new();
         let mut draft = RunDraft {
@@ -382,13 +367,13 @@ struct RunDraft<'a, F> {
     take: F,
 }
 
-impl<F: FnMut(DayRun) -> Result<(), FileProblem>> RunDraft<'_, F> {
+impl<F: FnMut(DayRow) -> Result<(), FileProblem>> RunDraft<'_, F> {
     /// Adds the next rows; no run goes from one such call to the next.
     fn add(&mut self, rows: &RowBatch) -> Result<(), FileProblem> {
         let limits = self.limits;
         // What holds for the rows of the last run, and that run with its interval between two cuts while it goes on.
-        let mut last: Option<(DayRun, RowPrices)> = None;
-        let mut current: Option<(usize, DayRun)> = None;
+        let mut last: Option<(DayRow, RowPrices)> = None;
+        let mut current: Option<(usize, DayRow)> = None;
         for row in 0..rows.count {
             let is_same = row > 0 && rows.keys.iter().all(|column| column.is_same(row, row - 1));
             let quarter = Utc(u64::try_from(rows.quarters[row]).unwrap_or(0).saturating_mul(MICROSECOND));
@@ -420,23 +405,21 @@ impl<F: FnMut(DayRun) -> Result<(), FileProblem>> RunDraft<'_, F> {
             }
             if is_inside {
                 let (_, run) =
-                    current.get_or_insert_with(|| (interval, DayRun { from: quarter, ..empty.clone() }));
+                    current.get_or_insert_with(|| (interval, DayRow { from: quarter, ..empty.clone() }));
                 run.to = quarter.plus(QUARTER_HOUR);
-                run.add_row(&sums, money)?;
+                add_to_run(run, &sums, money)?;
             }
         }
         current.map_or(Ok(()), |(_, run)| (self.take)(run))
     }
 }
 
-impl DayRun {
-    fn add_row(&mut self, sums: &Sums, [money, energy]: [ExactMoney; 2]) -> Result<(), FileProblem> {
-        let line = &mut self.line;
-        line.add_amounts(&sums.amounts, [sums.charged, sums.unpriced].map(Nanoseconds))?;
-        line.exact = line.exact.plus(money)?;
-        line.exact_energy = line.exact_energy.plus(energy)?;
-        Ok(())
-    }
+fn add_to_run(run: &mut DayRow, sums: &Sums, [money, energy]: [ExactMoney; 2]) -> Result<(), FileProblem> {
+    let line = &mut run.line;
+    line.add_amounts(&sums.amounts, [sums.charged, sums.unpriced].map(Nanoseconds))?;
+    line.exact = line.exact.plus(money)?;
+    line.exact_energy = line.exact_energy.plus(energy)?;
+    Ok(())
 }
 
 impl RowBatch {
@@ -453,7 +436,7 @@ impl RowBatch {
     }
 
     /// A run without amounts that begins with a row.
-    fn run(&self, row: usize, from: Utc) -> Result<DayRun, FileProblem> {
+    fn run(&self, row: usize, from: Utc) -> Result<DayRow, FileProblem> {
         let cells = RowCells::read(self, row)?;
         let holder = HolderId::new(cells.needed("workload")?);
         let sources = cells.text("sources").unwrap_or_default().split(',').filter(|name| !name.is_empty());
@@ -485,7 +468,7 @@ impl RowBatch {
                 holder.with_version(cells.unsigned("workload_version")?.unwrap_or(0)),
             )
         };
-        Ok(DayRun { from, to: from, node: cells.node().into(), gpu_rate: cells.number("gpu_rate"), line })
+        Ok(DayRow { from, to: from, node: cells.node().into(), gpu_rate: cells.number("gpu_rate"), line })
     }
 }
 

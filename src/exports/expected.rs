@@ -5,10 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::day_file::DayRun;
 use super::error::{ExportError, FileProblem};
-use super::lines::FileNumbers;
-use crate::billing::{BillLine, DayGpu, DayHeader};
+use crate::billing::{BillLine, DayGpu, DayHeader, DayRow, FileNumbers};
 use crate::file;
 use crate::model::{GpuId, HolderId, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, TimeSum, Utc};
 
@@ -106,7 +104,7 @@ struct QuarterTime {
 
 impl FileTimes {
     /// Adds a run of one quarter hour.
-    pub(super) fn add(&mut self, run: &DayRun) {
+    pub(super) fn add(&mut self, run: &DayRow) {
         let key = (Arc::clone(&run.node), Arc::clone(&run.line.gpu.uuid), run.from);
         let quarter = self.0.entry(key).or_default();
         quarter.time += Nanoseconds(run.line.amounts.parts.held()).into();
@@ -238,7 +236,7 @@ impl<'a> Reports<'a> {
         for ((node, gpu, from), QuarterTime { time, rate }) in times.0 {
             let time = u64::try_from(time.0).unwrap_or(u64::MAX);
             let missing = QUARTER_HOUR.0.saturating_sub(time);
-            let rate = rate.and_then(|id| numbers.rate(id));
+            let rate = rate.and_then(|id| numbers.rates.get(&id).copied());
             let span = ReportedSpan { from, to: from.plus(QUARTER_HOUR), missing, rate };
             for place in self.places.get(&*node.name).into_iter().flatten() {
                 let ExpectedNode { from: begin, to: end, .. } = &self.expected[*place];

@@ -5,22 +5,20 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use jiff::tz::TimeZone;
 use parquet::file::reader::ChunkReader;
 
 use super::control::{digest_of, digest_of_file};
-use super::day_file::{DayFile, DayRun, RunLimits};
+use super::day_file::{DayFile, RunLimits};
 use super::directory::{DayPath, ExportDirectory, date_of};
 use super::error::{ExportError, FileProblem};
 use super::expected::{ExpectedNode, FileTimes, MissingTime, ReportGap, Reports};
-use super::lines::{FileNumbers, FleetLines, FleetSums, LineDetail, RunSums};
+use super::lines::RunSums;
 use super::shared_gpus::{GpuOwners, ResolvedRuns, SharedRuns};
 use super::uses::FileUses;
 use crate::billing::{
-    Bill, BillGpu, BillLine, BillRate, BillTerms, DayHeader, DayRevision, ExactMoney, ExportedFile, Fleet,
-    GpuConflict, LineFilter, LineRates, MinuteUses, Month, PriceBook, PricedSlot, PricedSpan, RateKind,
-    RateSchedule, Reconciliation, TenantBudget, UsageHistory, WorkloadUsage, days_between, local_date,
-    local_time, zone_name,
+    Bill, BillDraft, BillLine, BillRate, BillRequest, BillTerms, DayHeader, DayRevision, DayRow, ExactMoney,
+    ExportedFile, Fleet, GpuConflict, LineDetail, LineFilter, LineRates, MinuteUses, PriceBook, PricedSlot,
+    PricedSpan, RateKind, RateSchedule, TenantBudget, UsageHistory, WorkloadUsage, days_between,
 };
 use crate::file;
 use crate::model::{Amounts, DAY, GpuId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc};
@@ -31,125 +29,78 @@ const IN_MEMORY: u64 = 32 << 20;
 /// The most names in a note.
 const NAMES: usize = 5;
 
-/// Which bill is made.
+/// The files that bills are made from.
 #[derive(Clone, Debug)]
-pub struct FleetRequest<'a> {
+pub struct ExportSource<'a> {
     /// The directory of the exports.
     pub directory: &'a Path,
-    /// Begin; none: that of the month of the last exported time.
-    pub from: Option<Utc>,
-    /// End; none: the end of what is exported.
-    pub to: Option<Utc>,
-    /// The time zone of days and months.
-    pub zone: TimeZone,
-    /// How finely lines are told apart.
-    pub detail: LineDetail,
-    /// Which lines; all others are not in the bill.
-    pub filter: LineFilter,
-    /// Prices and terms in place of the exported ones.
-    pub book: Option<&'a PriceBook>,
     /// The nodes that should have reported.
-    pub expected: &'a [ExpectedNode],
+    pub expected: Vec<ExpectedNode>,
     /// Whether damaged files are left out.
     pub skip_damaged: bool,
     /// Whether the digest of each file is wanted.
     pub digests: bool,
 }
 
-/// How far a bill is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Files that were read.
-    pub done: usize,
-    /// All files.
-    pub total: usize,
-}
-
-/// A bill, and the files that it was made from.
-#[derive(Clone, Debug)]
-pub struct FleetBill {
-    /// The bill.
-    pub bill: Bill,
-    /// The files that were read, with their digests where these are wanted.
-    pub files: Vec<ExportedFile>,
-    /// What is missing by the list of expected nodes, each in words.
-    pub gaps: Vec<String>,
-    /// Where lines are selected, what their workloads did on each GPU, by quarter hours.
-    pub usage: Vec<WorkloadUsage>,
-}
-
-impl AsRef<Bill> for FleetBill {
-    fn as_ref(&self) -> &Bill {
-        &self.bill
-    }
-}
-
-/// Makes bills, one after the other, each of a span in one currency; tells their progress after each file.
+/// Makes bills, one after the other, each of a span in one currency; tells after each file how many were read, and how
+/// many there are.
 ///
 /// # Errors
 /// A file that cannot be read, two currencies on one day, times that are not on quarter hours.
 pub fn make_bills(
-    request: &FleetRequest<'_>,
-    mut progress: impl FnMut(Progress),
-) -> Result<Vec<FleetBill>, ExportError> {
-    let all = ExportDirectory(request.directory).days()?;
-    let mut make = |request: &FleetRequest<'_>| {
-        FleetDraft::new(request, &all).and_then(|draft| make_bill(draft, &all, &mut progress))
-    };
-    let (mut request, mut bills) = (request.clone(), Vec::new());
-    loop {
-        match make(&request) {
-            Err(ExportError::Currencies { day, .. }) if request.from < Some(day) => {
-                bills.push(make(&FleetRequest { to: Some(day), ..request.clone() })?);
-                request.from = Some(day);
-            }
-            last => {
-                bills.push(last?);
-                return Ok(bills);
-            }
-        }
-    }
+    source: &ExportSource<'_>,
+    request: &BillRequest,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Vec<Bill>, ExportError> {
+    let all = ExportDirectory(source.directory).days()?;
+    request.by_currency(
+        |request| {
+            FleetDraft::new(source, request, &all).and_then(|draft| make_bill(draft, &all, &mut progress))
+        },
+        |error| match error {
+            ExportError::Currencies { day, .. } => Some(*day),
+            _ => None,
+        },
+    )
 }
 
 fn make_bill(
     mut draft: FleetDraft<'_>,
     all: &[DayPath],
-    progress: &mut impl FnMut(Progress),
-) -> Result<FleetBill, ExportError> {
+    progress: &mut impl FnMut(usize, usize),
+) -> Result<Bill, ExportError> {
     let (from, to) = (draft.from, draft.to);
     let is_inside = |day: &DayPath| date_of(from.floor(DAY)) <= day.date && day.date < date_of(to.ceil(DAY));
     let mut files: Vec<DayPath> = all.iter().filter(|day| is_inside(day)).cloned().collect();
     files = draft.survey(files)?;
     let total = files.len();
     let reader = RunReader::new(&draft);
-    let mut read_files = Vec::new();
     map_in_order(
         &files,
         |day| reader.read(day),
         |place, read| {
-            read_files.extend(draft.add_file(&files[place], read)?);
-            progress(Progress { done: place + 1, total });
+            draft.add_file(&files[place], read)?;
+            progress(place + 1, total);
             Ok::<(), ExportError>(())
         },
     )?;
-    let (bill, gaps, usage) = draft.finish()?;
-    Ok(FleetBill { bill, files: read_files, gaps, usage })
+    draft.finish()
 }
 
 /// A bill while it is made.
 struct FleetDraft<'a> {
-    request: &'a FleetRequest<'a>,
+    source: &'a ExportSource<'a>,
+    request: &'a BillRequest,
     from: Utc,
     to: Utc,
     exported_until: Utc,
     days: Vec<Utc>,
-    lines: FleetLines,
+    bill: BillDraft<'a>,
     /// The GPUs of several ledgers, by date.
     shared_gpus: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     shared: SharedRuns,
     conflicts: Vec<GpuConflict>,
-    /// The numbers of the rates and terms of each ledger that has a GPU of several.
-    numbers_of_shared: BTreeMap<Arc<str>, Arc<FileNumbers>>,
+    files: Vec<ExportedFile>,
     reports: Reports<'a>,
     /// What workloads did on GPUs, where lines are selected.
     usage: UsageHistory,
@@ -175,7 +126,7 @@ struct RunReader<'a> {
 /// What a bill needs of a file.
 struct ReadDay {
     header: DayHeader,
-    runs: Vec<DayRun>,
+    runs: Vec<DayRow>,
     uses: Vec<(GpuId, MinuteUses)>,
     /// Empty where no node is expected.
     times: FileTimes,
@@ -185,10 +136,10 @@ struct ReadDay {
 impl<'a> RunReader<'a> {
     fn new(draft: &FleetDraft<'a>) -> Self {
         let mut cuts: BTreeSet<Utc> = draft.days.iter().copied().collect();
-        if let Some(book) = draft.request.book {
+        if let Some(book) = &draft.request.book {
             cuts.extend(book_cuts(book));
         }
-        let reports = Reports::new(draft.request.expected);
+        let reports = Reports::new(&draft.source.expected);
         Self {
             from: draft.from,
             to: draft.to,
@@ -198,7 +149,7 @@ impl<'a> RunReader<'a> {
             // A filter may select by what the bill does not tell apart.
             detail: if draft.is_filtered() { LineDetail::whole() } else { draft.request.detail.clone() },
             filter: draft.is_filtered().then_some(&draft.request.filter),
-            digests: draft.request.digests,
+            digests: draft.source.digests,
         }
     }
 
@@ -281,31 +232,32 @@ struct FleetFacts {
 }
 
 impl<'a> FleetDraft<'a> {
-    fn new(request: &'a FleetRequest<'a>, all: &[DayPath]) -> Result<Self, ExportError> {
-        let zone = &request.zone;
-        let exported_until = last_export(all, request.skip_damaged)?;
-        let to = request.to.map_or(exported_until, |to| to.min(exported_until));
-        let month = Month::containing(Utc(to.0.saturating_sub(1)), zone);
-        let from = request.from.unwrap_or_else(|| month.map_or(to, |month| month.begin));
-        let to = to.max(from);
+    fn new(
+        source: &'a ExportSource<'a>,
+        request: &'a BillRequest,
+        all: &[DayPath],
+    ) -> Result<Self, ExportError> {
+        let exported_until = last_export(all, source.skip_damaged)?;
+        let [from, to] = request.period(exported_until);
         for at in [request.from, request.to].into_iter().flatten() {
             if at.floor(QUARTER_HOUR) != at {
                 return Err(ExportError::Grid(at.to_string()));
             }
         }
-        let days = if request.detail.day { days_between(from, to, zone) } else { Vec::new() };
+        let days = if request.detail.day { days_between(from, to, &request.zone) } else { Vec::new() };
         Ok(Self {
+            source,
             request,
             from,
             to,
             exported_until,
             days,
-            lines: FleetLines::default(),
+            bill: BillDraft::new(request),
             shared_gpus: BTreeMap::new(),
             shared: SharedRuns::default(),
             conflicts: Vec::new(),
-            numbers_of_shared: BTreeMap::new(),
-            reports: Reports::new(request.expected),
+            files: Vec::new(),
+            reports: Reports::new(&source.expected),
             usage: UsageHistory::default(),
             missing: TimeSum(0),
             facts: FleetFacts::default(),
@@ -352,7 +304,7 @@ impl<'a> FleetDraft<'a> {
     ) -> Result<Option<T>, ExportError> {
         match read {
             Ok(read) => Ok(Some(read)),
-            Err(problem) if self.request.skip_damaged && problem.is_damage() => {
+            Err(problem) if self.source.skip_damaged && problem.is_damage() => {
                 self.facts.skipped.push(day.path.display().to_string());
                 Ok(None)
             }
@@ -360,25 +312,27 @@ impl<'a> FleetDraft<'a> {
         }
     }
 
-    /// Adds a file; none if it is left out.
-    fn add_file(
-        &mut self,
-        day: &DayPath,
-        read: Result<ReadDay, FileProblem>,
-    ) -> Result<Option<ExportedFile>, ExportError> {
+    /// Adds a file, unless it is left out.
+    fn add_file(&mut self, day: &DayPath, read: Result<ReadDay, FileProblem>) -> Result<(), ExportError> {
         let Some(ReadDay { header, runs, uses, times, digest }) = self.unless_skipped(day, read)? else {
-            return Ok(None);
+            return Ok(());
         };
         uses.iter().for_each(|(gpu, quarter)| self.usage.add(gpu, quarter));
         self.facts.add(&header, &day.path, self.request.book.is_none())?;
-        self.lines.add_gpus(&header);
+        header.gpus.iter().for_each(|gpu| self.bill.add_gpu(gpu));
         self.reports.add_gpus(&header);
-        let numbers = self.lines.numbers(&header.rates, &header.terms);
+        let numbers = self.bill.numbers(&header.rates, &header.terms);
         // What was reported is not missing, whatever becomes of it.
         self.reports.add(times, &numbers);
-        self.add_runs(&header, runs, numbers)?;
-        let path = day.path.strip_prefix(self.request.directory).unwrap_or(&day.path);
-        Ok(Some(ExportedFile { path: path.display().to_string(), digest: digest.unwrap_or_default() }))
+        let runs = runs.into_iter().map(|run| numbers.of_row(run));
+        let (shared, own): (Vec<DayRow>, Vec<DayRow>) = runs.partition(|run| self.is_shared(run));
+        let ledger: Arc<str> = format!("{} of {}", header.ledger, header.node).into();
+        shared.into_iter().for_each(|run| self.shared.add(&ledger, run));
+        self.add_priced(own)?;
+        let path = day.path.strip_prefix(self.source.directory).unwrap_or(&day.path);
+        self.files
+            .push(ExportedFile { path: path.display().to_string(), digest: digest.unwrap_or_default() });
+        Ok(())
     }
 
     /// Whether only some lines are in the bill.
@@ -386,7 +340,7 @@ impl<'a> FleetDraft<'a> {
         self.request.filter != LineFilter::default()
     }
 
-    fn is_shared(&self, run: &DayRun) -> bool {
+    fn is_shared(&self, run: &DayRow) -> bool {
         if self.shared_gpus.is_empty() {
             return false;
         }
@@ -394,33 +348,13 @@ impl<'a> FleetDraft<'a> {
         of_date.is_some_and(|gpus| gpus.contains(&run.line.gpu.uuid))
     }
 
-    fn add_runs(
-        &mut self,
-        header: &DayHeader,
-        runs: Vec<DayRun>,
-        numbers: FileNumbers,
-    ) -> Result<(), ExportError> {
-        let (shared, own): (Vec<DayRun>, Vec<DayRun>) = runs.into_iter().partition(|run| self.is_shared(run));
-        let ledger: Arc<str> = format!("{} of {}", header.ledger, header.node).into();
-        self.add_priced(own, &numbers)?;
-        if !shared.is_empty() {
-            shared.into_iter().for_each(|run| self.shared.add(&ledger, run));
-            // The rates of a ledger keep their numbers.
-            self.numbers_of_shared
-                .entry(ledger)
-                .and_modify(|known| *known = Arc::new(known.with(&numbers)))
-                .or_insert_with(|| Arc::new(numbers));
-        }
-        Ok(())
-    }
-
     /// Adds runs of one file, priced anew where there is a book.
-    fn add_priced(&mut self, runs: Vec<DayRun>, numbers: &FileNumbers) -> Result<(), ExportError> {
-        let Some(book) = self.request.book else {
-            return runs.into_iter().try_for_each(|run| self.add_run(run, numbers));
+    fn add_priced(&mut self, runs: Vec<DayRow>) -> Result<(), ExportError> {
+        let Some(book) = &self.request.book else {
+            return runs.into_iter().try_for_each(|run| self.add_run(run));
         };
         // A node whose pool or name changes has other rates from then on.
-        let mut spans = BTreeMap::<(Arc<str>, Utc, String), Vec<DayRun>>::new();
+        let mut spans = BTreeMap::<(Arc<str>, Utc, String), Vec<DayRow>>::new();
         let cuts: BTreeSet<Utc> = book_cuts(book).chain(self.days.iter().copied()).collect();
         for run in runs.into_iter().filter(|run| run.line.amounts != Amounts::default()) {
             let of_node = self.reports.cuts(&run.node.name).filter(|cut| *cut <= run.from).max();
@@ -437,44 +371,42 @@ impl<'a> FleetDraft<'a> {
     }
 
     /// Prices the lines of a GPU in a span in which no rate of the book begins.
-    fn add_span(&mut self, book: &PriceBook, at: Utc, runs: Vec<DayRun>) -> Result<(), ExportError> {
+    fn add_span(&mut self, book: &PriceBook, at: Utc, runs: Vec<DayRow>) -> Result<(), ExportError> {
         let Some(first) = runs.first() else { return Ok(()) };
         let (node, gpu, from) = (Arc::clone(&first.node), first.line.gpu.clone(), first.from);
         let to = runs.iter().map(|run| run.to).max().unwrap_or(from);
         let schedule = RateSchedule::always(book, &node);
-        let model = self.lines.model(&gpu.uuid).to_owned();
+        let model = self.bill.model(&gpu.uuid).to_owned();
         let whole = PricedSlot { uuid: &gpu.uuid, model: &model, profile: None };
         let gpu_rate = schedule.rate(RateKind::GpuHour, whole, at).map(|rate| rate.id);
         let lines = runs.into_iter().map(|run| unpriced(run.line)).collect();
         let priced = PricedSpan { schedule: &schedule, gpu: &gpu, model: &model, at }.price(lines)?;
         let rates: Vec<BillRate> = schedule.rates.entries().iter().map(BillRate::new).collect();
         let terms: Vec<BillTerms> = schedule.terms.entries().iter().map(BillTerms::new).collect();
-        let numbers = self.lines.numbers(&rates, &terms);
+        let numbers = self.bill.numbers(&rates, &terms);
         for line in priced {
-            self.add_run(DayRun { from, to, node: Arc::clone(&node), gpu_rate, line }, &numbers)?;
+            let run = DayRow { from, to, node: Arc::clone(&node), gpu_rate, line };
+            self.add_run(numbers.of_row(run))?;
         }
         Ok(())
     }
 
-    fn add_run(&mut self, run: DayRun, numbers: &FileNumbers) -> Result<(), ExportError> {
+    /// Adds a run, whose rates have their numbers in the bill.
+    fn add_run(&mut self, run: DayRow) -> Result<(), ExportError> {
         if !self.request.filter.is_for(&run.line) {
             return Ok(());
         }
-        let day = self.request.detail.day.then(|| local_date(run.from, &self.request.zone));
-        self.lines.add(run, numbers, &self.request.detail, day.as_deref())?;
+        let DayRow { from, node, gpu_rate, line, .. } = run;
+        self.bill.add_time(&line.gpu.uuid, Nanoseconds(line.amounts.parts.held()), gpu_rate)?;
+        self.bill.add_line(from, Some(&node), line)?;
         Ok(())
     }
 
-    /// The bill, and what is missing by the list of expected nodes.
-    fn finish(mut self) -> Result<(Bill, Vec<String>, Vec<WorkloadUsage>), ExportError> {
+    fn finish(mut self) -> Result<Bill, ExportError> {
         let ResolvedRuns { runs, conflicts } =
             std::mem::take(&mut self.shared).resolve([self.from, self.to])?;
         for runs in runs {
-            let numbers = runs.first().and_then(|(ledger, _)| self.numbers_of_shared.get(ledger)).cloned();
-            let runs = runs.into_iter().map(|(_, run)| run).collect();
-            if let Some(numbers) = numbers {
-                self.add_priced(runs, &numbers)?;
-            }
+            self.add_priced(runs.into_iter().map(|(_, run)| run).collect())?;
         }
         let mut gaps: Vec<String> =
             self.reports.unexpected().into_iter().map(|node| format!("{node} is not expected")).collect();
@@ -488,79 +420,64 @@ impl<'a> FleetDraft<'a> {
             self.add_missing(missing)?;
         }
         let usage = std::mem::take(&mut self.usage).finish();
-        if let Some(book) = self.request.book {
+        if let Some(book) = &self.request.book {
             book.check_currency(self.facts.currencies.iter().map(String::as_str))?;
         }
         let imbalance = self.facts.imbalance;
         let is_partial = self.is_filtered();
-        let mut bill = self.bill();
+        let mut bill = self.into_bill(gaps, usage);
         bill.add_up()?;
         bill.reconciliation.imbalance += imbalance;
         if is_partial {
             bill.keep_lines(|_| true);
         }
-        Ok((bill, gaps, usage))
+        Ok(bill)
     }
 
     /// The bill without sums.
-    fn bill(self) -> Bill {
+    fn into_bill(self, gaps: Vec<String>, usage: Vec<WorkloadUsage>) -> Bill {
         let notes = self.notes();
-        let Self { request, from, to, exported_until, lines, conflicts, facts, .. } = self;
-        let zone = &request.zone;
-        let FleetSums { lines, gpus, rates, terms } = lines.finish();
-        let is_there = |tenant: &str| lines.iter().any(|line| line.tenant == tenant);
-        Bill {
-            node: String::new(),
+        let Self { request, from, to, exported_until, bill, conflicts, files, facts, .. } = self;
+        let bill = bill.finish([from, to], exported_until);
+        let is_priced = facts.is_priced || request.book.is_some();
+        let mut bill = Bill {
             // Statements of fleets in several clusters are told apart by it.
             cluster: Some(&facts.clusters).filter(|all| all.len() == 1).and_then(|all| all.first().cloned()),
-            how_held: None,
-            claim_conflicts: Vec::new(),
-            billing_account: None,
-            invoice_issuer: None,
             fleet: Some(Fleet {
                 nodes: facts.nodes.len() as u64,
                 clusters: facts.clusters.into_iter().collect(),
                 notes,
                 conflicts,
+                files,
+                gaps,
+                usage,
             }),
             simulated: facts.is_simulated,
-            from,
-            to,
-            from_local: local_time(from, zone),
-            to_local: local_time(to, zone),
-            time_zone: zone_name(zone, to),
-            asked_to: request.to.filter(|asked| *asked > to).map(|asked| local_time(asked, zone)),
-            closed_until: exported_until,
-            partial: false,
-            currency: match request.book {
+            currency: match &request.book {
                 Some(book) => book.currency().map(|currency| currency.to_string()),
                 None => facts.currency,
             },
-            example_prices: rates.iter().any(BillRate::is_example),
-            unpriced: (facts.is_priced || request.book.is_some())
-                .then(|| gpus.iter().map(BillGpu::unpriced).sum()),
-            tenant_attributes: facts.attributes.into_iter().filter(|(tenant, _)| is_there(tenant)).collect(),
-            tenant_budgets: facts.budgets.into_iter().filter(|(tenant, _)| is_there(tenant)).collect(),
-            rates,
-            terms,
-            lines,
-            gpus,
-            reconciliation: Reconciliation::default(),
-        }
+            unpriced: bill.unpriced.filter(|_| is_priced),
+            tenant_attributes: facts.attributes,
+            tenant_budgets: facts.budgets,
+            ..bill
+        };
+        bill.keep_tenants();
+        bill
     }
 
     /// Adds time that an expected node did not report.
     fn add_missing(&mut self, missing: MissingTime) -> Result<(), ExportError> {
         let MissingTime { node, gpu, gaps } = missing;
         let node = Arc::new(NodeIdentity { name: node, ..NodeIdentity::default() });
-        self.lines.add_gpu(&gpu);
-        let Some(book) = self.request.book else {
+        self.bill.add_gpu(&gpu);
+        let Some(book) = &self.request.book else {
             return gaps.iter().try_for_each(|gap| self.add_gap(gap, &gpu.gpu, &node));
         };
         let cuts: BTreeSet<Utc> = book_cuts(book).collect();
         for gap in gaps.iter().flat_map(|gap| gap.cut_at(cuts.iter().copied())) {
             let (from, to, line) = (gap.from, gap.to, gap.line(&gpu.gpu));
-            let run = DayRun { from, to, node: Arc::clone(&node), gpu_rate: None, line };
+            let run = DayRow { from, to, node: Arc::clone(&node), gpu_rate: None, line };
             self.add_span(book, from, vec![run])?;
         }
         Ok(())
@@ -571,11 +488,11 @@ impl<'a> FleetDraft<'a> {
         let mut line = gap.line(gpu);
         if let Some(rate) = gap.rate {
             (line.charged, line.unpriced) = (gap.time, Nanoseconds(0));
-            line.exact = ExactMoney::of_time(self.lines.price_of(rate), gap.time.0);
+            line.exact = ExactMoney::of_time(self.bill.price_of(rate), gap.time.0);
             line.rates = LineRates { time: Some(rate), ..LineRates::default() };
         }
-        let run = DayRun { from: gap.from, to: gap.to, node: Arc::clone(node), gpu_rate: gap.rate, line };
-        self.add_run(run, &FileNumbers::same(gap.rate))
+        let run = DayRow { from: gap.from, to: gap.to, node: Arc::clone(node), gpu_rate: gap.rate, line };
+        self.add_run(run)
     }
 
     /// What a reader must know about the exports.
@@ -613,7 +530,7 @@ impl<'a> FleetDraft<'a> {
         if !facts.skipped.is_empty() {
             notes.push(format!("LEFT OUT, damaged: {}", list(&facts.skipped)));
         }
-        if !self.request.expected.is_empty() {
+        if !self.source.expected.is_empty() {
             let unexpected: Vec<String> = self.reports.unexpected().into_iter().map(str::to_owned).collect();
             if !unexpected.is_empty() {
                 notes.push(format!("not expected, and counted: {}", list(&unexpected)));

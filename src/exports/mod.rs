@@ -20,11 +20,10 @@ mod uses;
 mod writer;
 
 pub use day_bytes::write_day;
-pub use day_file::{DayFile, DayRun};
+pub use day_file::DayFile;
 pub use directory::{DayPath, ExportDirectory, write_file};
 pub use error::{ExportError, FileProblem};
 pub use expected::{ExpectedNode, read_expected};
-pub use fleet::{FleetBill, FleetRequest, Progress, exported_until, make_bills};
-pub use lines::LineDetail;
+pub use fleet::{ExportSource, exported_until, make_bills};
 pub use parquet_column::{decimal, write_optional};
 pub use writer::write_days;

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::columns::Sums;
-use super::day_file::DayRun;
 use super::error::FileProblem;
-use crate::billing::{BillRate, DayHeader, ExactMoney, LinePrices, LineRates, RateKind, Terms};
+use crate::billing::{BillRate, DayHeader, DayRow, ExactMoney, LinePrices, LineRates, RateKind, Terms};
 use crate::model::{GpuId, HolderId, NodeIdentity, SlotId, Utc};
 
 /// Checks the rows of a day in the order of the file, in which those of a slot follow each other.
@@ -73,8 +72,8 @@ impl<'a> MoneyCheck<'a> {
     ///
     /// # Errors
     /// The header lacks one of their rates, or the rows of the slot before do not add up.
-    pub(super) fn prices(&mut self, run: &DayRun) -> Result<RowPrices, FileProblem> {
-        let DayRun { node, line, gpu_rate, .. } = run;
+    pub(super) fn prices(&mut self, run: &DayRow) -> Result<RowPrices, FileProblem> {
+        let DayRow { node, line, gpu_rate, .. } = run;
         let is_same = |(of, gpu, slot): &(_, _, _)| (of, gpu, slot) == (node, &line.gpu, &line.slot);
         if !self.slot.as_ref().is_some_and(is_same) {
             self.finish_slot()?;

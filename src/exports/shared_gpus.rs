@@ -6,10 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::day_file::DayRun;
 use super::directory::date_of;
 use super::error::ExportError;
-use crate::billing::{ConflictingLedger, ExactMoney, GpuConflict, MoneyOverflow, SumOverflow};
+use crate::billing::{ConflictingLedger, DayRow, ExactMoney, GpuConflict, MoneyOverflow, SumOverflow};
 use crate::model::{DAY, HolderId, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
 
 /// Which GPUs occur in more than one ledger on a day.
@@ -39,7 +38,7 @@ impl GpuOwners {
 }
 
 /// A run with the name of its ledger.
-type OwnedRun = (Arc<str>, DayRun);
+type OwnedRun = (Arc<str>, DayRow);
 
 /// The runs of one quarter hour each of such GPUs, by GPU and quarter hour.
 #[derive(Debug, Default)]
@@ -47,7 +46,7 @@ pub(super) struct SharedRuns(BTreeMap<(Arc<str>, Utc), Vec<OwnedRun>>);
 
 impl SharedRuns {
     /// Adds a run of a ledger, `ID of NODE`.
-    pub(super) fn add(&mut self, ledger: &Arc<str>, run: DayRun) {
+    pub(super) fn add(&mut self, ledger: &Arc<str>, run: DayRow) {
         let key = (Arc::clone(&run.line.gpu.uuid), run.from);
         self.0.entry(key).or_default().push((Arc::clone(ledger), run));
     }
@@ -122,7 +121,7 @@ pub(super) struct ResolvedRuns {
 }
 
 /// Takes up to that much time from a remainder, with its money; returns how much it took.
-fn cut(run: &mut DayRun, most: u64) -> Result<u64, MoneyOverflow> {
+fn cut(run: &mut DayRow, most: u64) -> Result<u64, MoneyOverflow> {
     let parts = &mut run.line.amounts.parts;
     let time = most.min(parts.held());
     let mut rest = time;
@@ -159,7 +158,7 @@ fn cut_unavailable(runs: &mut [OwnedRun], most: u64) -> Result<u64, MoneyOverflo
 }
 
 /// Takes the money of that much time from a run.
-fn cut_charge(run: &mut DayRun, time: u64) -> Result<(), MoneyOverflow> {
+fn cut_charge(run: &mut DayRow, time: u64) -> Result<(), MoneyOverflow> {
     let line = &mut run.line;
     let charged = line.charged.0;
     let priced = time.min(charged);

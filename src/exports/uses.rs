@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::day_file::DayRun;
-use crate::billing::{LineFilter, MinuteUses};
+use crate::billing::{DayRow, LineFilter, MinuteUses};
 use crate::model::{GpuId, Utc};
 
 /// What the workloads of the lines that are asked for did, by the rows of one file.
@@ -18,8 +17,8 @@ impl<'a> FileUses<'a> {
     }
 
     /// Adds a run of one quarter hour that ends at that time.
-    pub(super) fn add(&mut self, run: &DayRun, to: Utc) {
-        let DayRun { from, line, .. } = run;
+    pub(super) fn add(&mut self, run: &DayRow, to: Utc) {
+        let DayRow { from, line, .. } = run;
         let quarter = self.quarters.entry((line.gpu.clone(), *from)).or_default();
         (quarter.from, quarter.to) = (*from, to);
         quarter.slot.0 += line.amounts.parts.held();

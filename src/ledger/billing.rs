@@ -1,10 +1,9 @@
 //! Makes the bill of a span of whole minutes from the rows of the ledger. Minutes that are not closed are left for the next
 //! bill.
 
-use std::collections::btree_map::Entry;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use jiff::tz::TimeZone;
 use rusqlite::{Connection, params};
 
 use super::amounts::{self, ACCOUNT, names};
@@ -13,14 +12,13 @@ use super::error::Cause;
 use super::rolled::RolledTime;
 use super::{MINUTE, history, node, reader};
 use crate::billing::{
-    Bill, BillGpu, BillLine, BillRate, BillTerms, ClaimConflict, ExactMoney, LineRates, Month, PriceBook,
-    PricedSlot, PricedSpan, Rate, RateKind, RateSchedule, Reconciliation, Recorded, TenantBudget,
-    days_between, local_date, local_time, mark_measured_energy, zone_name,
+    Bill, BillDraft, BillLine, BillRequest, ClaimConflict, DayGpu, Month, PricedSlot, PricedSpan, Rate,
+    RateKind, RateSchedule, Recorded, days_between, local_time,
 };
 use crate::model::{
     Amounts, GpuId, Grade, Holder, HolderId, Method, MigProfile, Nanoseconds, QUARTER_HOUR, SlotId, Utc,
 };
-use crate::tenants::{RuleSchedule, TenantRules, tenant};
+use crate::tenants::{RuleSchedule, tenant};
 
 /// A GPU whose account ends this long before that of another is gone, and does not delay bills.
 const GONE_AFTER: Nanoseconds = Nanoseconds::from_seconds(3600);
@@ -28,175 +26,186 @@ const GONE_AFTER: Nanoseconds = Nanoseconds::from_seconds(3600);
 /// End of the product names of simulated GPUs.
 pub(super) const SIMULATED: &str = "(simulated)";
 
-/// Which bill is made.
-#[derive(Clone, Debug)]
-pub(super) struct BillOptions {
-    /// The time zone of months and local times.
-    pub(super) zone: TimeZone,
-    /// Whether lines are told apart by local date.
-    pub(super) by_day: bool,
-    /// Prices and terms in place of the recorded ones.
-    pub(super) book: Option<PriceBook>,
+/// What the rows of a ledger are made from.
+pub(super) struct StoredAccount<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) rates: RateSchedule,
+    pub(super) rules: RuleSchedule,
+    /// By key in the file.
+    pub(super) gpus: Vec<(i64, DayGpu)>,
+    pub(super) holders: BTreeMap<HolderId, Holder>,
+    pub(super) rolled: RolledTime,
 }
 
-impl Default for BillOptions {
-    fn default() -> Self {
-        Self { zone: TimeZone::UTC, by_day: false, book: None }
-    }
+/// What a GPU's holders are charged for a time in which no rate, no terms and no tenant rule begins or ends.
+pub(super) struct GpuSpan<'a> {
+    pub(super) from: Utc,
+    pub(super) to: Utc,
+    pub(super) gpu: &'a DayGpu,
+    /// GPU time, as recorded for the GPU itself.
+    pub(super) slot: Nanoseconds,
+    /// The rate of the whole GPU.
+    pub(super) rate: Option<i64>,
+    /// The priced lines, with their tenants and labels.
+    pub(super) lines: Vec<BillLine>,
 }
 
-/// Makes the bill from the first minute `from` (none: the begin of the month of the last minute, in the zone) to the end of
-/// the last minute `to` (none: the end of what is closed).
-pub(super) fn make_bill(
-    connection: &Connection,
-    from: Option<Utc>,
-    to: Option<Utc>,
-    request: &BillOptions,
-) -> Result<Bill, Cause> {
-    let zone = &request.zone;
-    let closed_until = closed_until(load_gpus(connection)?.iter().map(|(_, gpu)| gpu.settled_until));
-    let to = to.map(|to| on_grid("to", to)).transpose()?;
-    let end = to.map_or(closed_until, |to| to.min(closed_until));
-    let month = Month::containing(Utc(end.0.saturating_sub(1)), zone);
-    let month_start = month.as_ref().map_or(end, |month| month.begin);
-    let from = from.map_or(Ok(month_start), |from| on_grid("from", from))?;
-    if let Some(to) = to.filter(|to| *to < from) {
-        return Err(Cause::Backwards { from, to });
+impl<'a> StoredAccount<'a> {
+    /// Loads what was recorded, with these versions of holders.
+    pub(super) fn load(connection: &'a Connection, holders: Vec<Holder>) -> Result<Self, Cause> {
+        let (rates, rules) = history::load(connection)?;
+        let rolled = RolledTime::load(connection)?;
+        let holders = holders.into_iter().map(|holder| (holder.id.clone(), holder)).collect();
+        Ok(Self { connection, gpus: load_gpus(connection)?, rates, rules, holders, rolled })
     }
-    let end = end.max(from);
-    let node = node::load(connection)?;
-    let (recorded, rules) = history::load(connection)?;
-    RolledTime::load(connection)?.check_period(from, end)?;
-    let schedule = match &request.book {
-        Some(book) => {
-            book.check_currency(recorded.currencies(from, end))?;
-            RateSchedule::always(book, &node)
+
+    /// What a bill is made from, at the prices of its request, and its period.
+    pub(super) fn open(connection: &'a Connection, request: &BillRequest) -> Result<(Self, [Utc; 2]), Cause> {
+        let mut account = Self::load(connection, reader::holders(connection, HOLDERS, [])?)?;
+        let closed_until = account.closed_until();
+        let [from, to] = request.period(closed_until);
+        if from > closed_until.max(request.now) {
+            return Err(Cause::Future { from: local_time(from, &request.zone), closed_until });
         }
-        None => recorded,
-    };
-    let (gpus, lines) = charged_lines(connection, from, end, &schedule, &rules, request)?;
-    let rates = rates_of(&gpus, &lines, &schedule);
-    let currency = find_currency(&rates, from)?;
-    let rates: Vec<BillRate> = rates.into_iter().map(BillRate::new).collect();
-    let mut bill = Bill {
-        simulated: node.simulated || gpus.iter().any(|gpu| gpu.model.ends_with(SIMULATED)),
-        node: node.name,
-        cluster: node.cluster,
-        fleet: None,
-        how_held: node::load_how_held(connection, from)?,
-        claim_conflicts: load_conflicts(connection, [from, end])?,
-        billing_account: None,
-        invoice_issuer: None,
-        from,
-        to: end,
-        from_local: local_time(from, zone),
-        to_local: local_time(end, zone),
-        time_zone: zone_name(zone, end),
-        asked_to: to.filter(|to| *to > end).map(|to| local_time(to, zone)),
-        closed_until,
-        partial: false,
-        currency,
-        example_prices: rates.iter().any(BillRate::is_example),
-        rates,
-        terms: terms_of(&lines, &schedule),
-        unpriced: schedule.has_prices().then(|| gpus.iter().map(BillGpu::unpriced).sum()),
-        tenant_attributes: attributes_of(&lines, rules.versions().entries().last().map(|last| &last.entry)),
-        tenant_budgets: budgets_of(&lines, rules.budgets_until(month.map_or(end, |month| month.end))),
-        lines,
-        gpus,
-        reconciliation: Reconciliation::default(),
-    };
-    bill.add_up()?;
-    Ok(bill)
+        account.rolled.check_period(from, to)?;
+        if let Some(book) = &request.book {
+            book.check_currency(account.rates.currencies(from, to))?;
+            account.rates = RateSchedule::always(book, &node::load(connection)?);
+        }
+        Ok((account, [from, to]))
+    }
+
+    /// A period, divided where a rate, terms or a tenant rule begins or ends, and at these times.
+    pub(super) fn spans(&self, [from, to]: [Utc; 2], more: impl IntoIterator<Item = Utc>) -> Vec<[Utc; 2]> {
+        let changes = self.rates.changes_between(from, to).into_iter();
+        let changes = changes.chain(self.rules.changes_between(from, to)).chain(more);
+        let inside = changes.filter(|at| from < *at && *at < to);
+        let edges: BTreeSet<Utc> = inside.chain([from, to.max(from)]).collect();
+        edges.iter().zip(edges.iter().skip(1)).map(|(from, to)| [*from, *to]).collect()
+    }
+
+    /// Passes what is charged on each GPU with time in each of these spans.
+    pub(super) fn read(
+        &self,
+        spans: &[[Utc; 2]],
+        mut take: impl FnMut(GpuSpan<'_>) -> Result<(), Cause>,
+    ) -> Result<(), Cause> {
+        for &[from, to] in spans {
+            let times = load_times(self.connection, [from, to])?;
+            let mut lines = load_lines(self.connection, [from, to], &self.gpus)?;
+            for (key, gpu) in &self.gpus {
+                let Some(slot) = times.get(key).copied() else { continue };
+                let mut of_gpu = lines.remove(key).unwrap_or_default();
+                for line in &mut of_gpu {
+                    line.tenant = tenant(&self.holder(&line.holder), self.rules.rules(from)).to_string();
+                }
+                let (schedule, model) = (&self.rates, &*gpu.model);
+                let whole = PricedSlot { uuid: &gpu.gpu.uuid, model, profile: None };
+                let rate = schedule.rate(RateKind::GpuHour, whole, from).map(|rate| rate.id);
+                let mut lines = PricedSpan { schedule, gpu: &gpu.gpu, model, at: from }.price(of_gpu)?;
+                lines.iter_mut().for_each(|line| line.labels = labels(&self.holder(&line.holder)));
+                take(GpuSpan { from, to, gpu, slot, rate, lines })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn closed_until(&self) -> Utc {
+        closed_until(self.gpus.iter().map(|(_, gpu)| gpu.settled_until))
+    }
+
+    pub(super) fn holder(&self, id: &HolderId) -> Cow<'_, Holder> {
+        let known = self.holders.get(id).map(Cow::Borrowed);
+        known.unwrap_or_else(|| Cow::Owned(Holder::from_id(id.clone())))
+    }
+
+    /// The bill of a period without sums and facts, whose lines are in the order of tenants, GPUs and holders.
+    pub(super) fn draft(&self, request: &BillRequest, period: [Utc; 2]) -> Result<Bill, Cause> {
+        let mut draft = BillDraft::of_ledger(request, &self.rates);
+        self.gpus.iter().for_each(|(_, gpu)| draft.add_gpu(gpu));
+        let [from, to] = period;
+        let days = if request.detail.day { days_between(from, to, &request.zone) } else { Vec::new() };
+        self.read(&self.spans(period, days), |span| {
+            draft.add_time(&span.gpu.gpu.uuid, span.slot, span.rate)?;
+            for line in span.lines {
+                draft.add_line(span.from, None, line)?;
+            }
+            Ok(())
+        })?;
+        let mut bill = draft.finish(period, self.closed_until());
+        bill.lines.sort_by(|one, other| order(one).cmp(&order(other)));
+        Ok(bill)
+    }
+
+    /// The bill of a period, in which prices have one currency.
+    pub(super) fn bill(&self, request: &BillRequest, [from, to]: [Utc; 2]) -> Result<Bill, Cause> {
+        let (connection, rules) = (self.connection, &self.rules);
+        let node = node::load(connection)?;
+        let bill = self.draft(request, [from, to])?;
+        let used = used_rates(&self.rates, &bill.rates.iter().map(|rate| rate.id).collect());
+        let month = Month::containing(Utc(to.0.saturating_sub(1)), &request.zone);
+        let last = rules.versions().entries().last();
+        let is_simulated = bill.gpus.iter().any(|gpu| gpu.model.ends_with(SIMULATED));
+        let mut bill = Bill {
+            simulated: node.simulated || is_simulated,
+            node: node.name,
+            cluster: node.cluster,
+            how_held: node::load_how_held(connection, from)?,
+            claim_conflicts: load_conflicts(connection, [from, to])?,
+            currency: find_currency(&used, from)?,
+            unpriced: bill.unpriced.filter(|_| self.rates.has_prices()),
+            tenant_attributes: last.map(|last| last.entry.attributes.clone()).unwrap_or_default(),
+            tenant_budgets: rules.budgets_until(month.map_or(to, |month| month.end)).clone(),
+            ..bill
+        };
+        bill.keep_tenants();
+        bill.add_up()?;
+        Ok(bill)
+    }
+}
+
+fn labels(holder: &Holder) -> BTreeMap<String, String> {
+    let labels = holder.facts.iter().map(|(fact, text)| (fact.label().to_owned(), text.to_owned()));
+    let of_pod = holder.facts.pod_labels().iter();
+    labels.chain(of_pod.map(|label| (label.name.to_string(), label.value.to_string()))).collect()
+}
+
+/// The order of the lines of a ledger's bill.
+fn order(line: &BillLine) -> impl Ord + '_ {
+    let slot = (line.gpu.index, line.slot.gpu_instance);
+    (&line.tenant, slot, line.holder.name(), (&line.gpu, &line.holder, &line.slot, line.rates, &line.day))
+}
+
+/// Makes the bill of a request.
+pub(super) fn make_bill(connection: &Connection, request: &BillRequest) -> Result<Bill, Cause> {
+    let (account, period) = StoredAccount::open(connection, request)?;
+    account.bill(request, period)
 }
 
 /// Such bills, one after the other, each of a span in one currency.
-pub(super) fn make_bills(
-    connection: &Connection,
-    mut from: Option<Utc>,
-    to: Option<Utc>,
-    request: &BillOptions,
-) -> Result<Vec<Bill>, Cause> {
-    let mut bills = Vec::new();
-    loop {
-        match make_bill(connection, from, to, request) {
-            Err(Cause::Currencies { since, .. }) => {
-                bills.push(make_bill(connection, from, Some(since), request)?);
-                from = Some(since);
-            }
-            last => {
-                bills.push(last?);
-                return Ok(bills);
-            }
-        }
-    }
+pub(super) fn make_bills(connection: &Connection, request: &BillRequest) -> Result<Vec<Bill>, Cause> {
+    request.by_currency(
+        |request| make_bill(connection, request),
+        |cause| match cause {
+            Cause::Currencies { since, .. } => Some(*since),
+            _ => None,
+        },
+    )
 }
 
-/// The GPUs with time between two times, and the lines of what tenants are charged for it.
-pub(super) fn charged_lines(
-    connection: &Connection,
-    from: Utc,
-    to: Utc,
-    schedule: &RateSchedule,
-    rules: &RuleSchedule,
-    request: &BillOptions,
-) -> Result<(Vec<BillGpu>, Vec<BillLine>), Cause> {
-    let (gpus, holders) = (load_gpus(connection)?, load_holders(connection)?);
-    let mut draft = BillDraft { gpus, lines: BTreeMap::new(), holders, schedule };
-    let changes = schedule.changes_between(from, to).into_iter().chain(rules.changes_between(from, to));
-    let days = if request.by_day { days_between(from, to, &request.zone) } else { Vec::new() };
-    let mut span = BillSpan { from, to, rules: rules.rules(from), day: None };
-    for until in changes.chain(days).chain([to]).collect::<BTreeSet<Utc>>() {
-        span = BillSpan { to: until, rules: rules.rules(span.from), ..span };
-        span.day = request.by_day.then(|| local_date(span.from, &request.zone));
-        draft.add(connection, &span)?;
-        span.from = until;
-    }
-    Ok(draft.finish())
-}
-
-/// The priced lines of each quarter hour between two times, and the GPUs with time.
-pub(super) fn quarter_lines(
-    connection: &Connection,
-    [from, to]: [Utc; 2],
-    (schedule, rules): (&RateSchedule, &RuleSchedule),
-    mut visit: impl FnMut(Utc, Vec<BillLine>),
-) -> Result<Vec<BillGpu>, Cause> {
-    let of_period = reader::holders(connection, HOLDERS_BETWEEN, [stored(from.0)?, stored(to.0)?])?;
-    let holders = of_period.into_iter().map(|holder| (holder.id.clone(), holder)).collect();
-    let gpus = load_gpus(connection)?;
-    let mut draft = BillDraft { gpus, lines: BTreeMap::new(), holders, schedule };
-    let mut at = from;
-    while at < to {
-        let end = at.floor(QUARTER_HOUR).plus(QUARTER_HOUR).min(to);
-        draft.add(connection, &BillSpan { from: at, to: end, rules: rules.rules(at), day: None })?;
-        visit(at, draft.take_lines());
-        at = end;
-    }
-    Ok(draft.finish().0)
-}
-
-fn on_grid(edge: &'static str, at: Utc) -> Result<Utc, Cause> {
-    if at.floor(MINUTE) == at { Ok(at) } else { Err(Cause::Grid { edge, at }) }
-}
-
-/// All GPUs by key in the file, without time.
-pub(super) fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(i64, BillGpu)>> {
+/// All GPUs by key in the file.
+pub(super) fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(i64, DayGpu)>> {
     connection
         .prepare(
             "SELECT id, gpu_index, uuid, model, settled_until_ns, first_seen_ns FROM gpu
              ORDER BY gpu_index, uuid",
         )?
         .query_map([], |row| {
-            let gpu = BillGpu {
+            let gpu = DayGpu {
                 gpu: GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() },
                 model: row.get(3)?,
-                slot: Nanoseconds(0),
                 settled_until: Utc(loaded(row, 4)?),
                 accounted_since: Utc(loaded(row, 5)?),
-                money: None,
-                intervals: Vec::new(),
-                energy_money: ExactMoney::ZERO,
             };
             Ok((row.get(0)?, gpu))
         })?
@@ -211,159 +220,34 @@ pub(super) fn closed_until(ends: impl Iterator<Item = Utc> + Clone) -> Utc {
 
 /// Up to where the account is closed.
 pub(super) fn closed_time(connection: &Connection) -> rusqlite::Result<Utc> {
-    let gpus = load_gpus(connection)?;
-    Ok(closed_until(gpus.iter().map(|(_, gpu)| gpu.settled_until)))
-}
-
-/// What tells lines of a bill apart.
-type LineKey = (GpuId, HolderId, SlotId, String, LineRates, Option<String>);
-
-/// A bill while it is made, from one change of rates, terms or tenant rules to the next.
-struct BillDraft<'a> {
-    /// By key in the file.
-    gpus: Vec<(i64, BillGpu)>,
-    lines: BTreeMap<LineKey, BillLine>,
-    /// All versions of holders.
-    holders: BTreeMap<HolderId, Holder>,
-    schedule: &'a RateSchedule,
-}
-
-/// A part of a bill in which no rate, no terms and no tenant rule begins or ends.
-struct BillSpan<'a> {
-    from: Utc,
-    to: Utc,
-    rules: &'a TenantRules,
-    /// The local date, in bills by day.
-    day: Option<String>,
-}
-
-impl BillDraft<'_> {
-    fn add(&mut self, connection: &Connection, span: &BillSpan<'_>) -> Result<(), Cause> {
-        let times = load_times(connection, span)?;
-        let mut lines = load_lines(connection, span, &self.gpus)?;
-        for (key, gpu) in &mut self.gpus {
-            let Some(slot) = times.get(key).copied() else { continue };
-            let whole = PricedSlot { uuid: &gpu.gpu.uuid, model: &gpu.model, profile: None };
-            let rate = self.schedule.rate(RateKind::GpuHour, whole, span.from);
-            let mut of_gpu = lines.remove(key).unwrap_or_default();
-            for line in &mut of_gpu {
-                let id = || line.holder.clone();
-                let holder = self.holders.entry(id()).or_insert_with(|| Holder::from_id(id()));
-                line.tenant = tenant(holder, span.rules).to_string();
-            }
-            let (schedule, model) = (self.schedule, &*gpu.model);
-            let priced = PricedSpan { schedule, gpu: &gpu.gpu, model, at: span.from }.price(of_gpu)?;
-            gpu.add(slot, rate.map(|rate| (rate.id, rate.entry.nano)))?;
-            for mut line in priced {
-                gpu.energy_money = gpu.energy_money.plus(line.exact_energy)?;
-                line.day.clone_from(&span.day);
-                let (gpu, holder, slot) = (line.gpu.clone(), line.holder.clone(), line.slot.clone());
-                let key = (gpu, holder, slot, line.tenant.clone(), line.rates, line.day.clone());
-                match self.lines.entry(key) {
-                    Entry::Occupied(mut sum) => sum.get_mut().add(&line)?,
-                    Entry::Vacant(vacant) => drop(vacant.insert(line)),
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The lines since the last call, in no order.
-    fn take_lines(&mut self) -> Vec<BillLine> {
-        let mut lines: Vec<BillLine> = std::mem::take(&mut self.lines).into_values().collect();
-        for line in &mut lines {
-            let Some(holder) = self.holders.get(&line.holder) else { continue };
-            let labels = holder.facts.iter().map(|(fact, text)| (fact.label().to_owned(), text.to_owned()));
-            let of_pod = holder.facts.pod_labels().iter();
-            let of_pod = of_pod.map(|label| (label.name.to_string(), label.value.to_string()));
-            line.labels = labels.chain(of_pod).collect();
-        }
-        lines
-    }
-
-    /// The GPUs with time, and the lines by tenant, GPU and holder.
-    fn finish(mut self) -> (Vec<BillGpu>, Vec<BillLine>) {
-        let mut lines = self.take_lines();
-        let gpus = self.gpus.into_iter().map(|(_, gpu)| gpu).filter(|gpu| gpu.slot.0 > 0);
-        mark_measured_energy(&mut lines);
-        lines.sort_by(|left, right| {
-            let key = |line: &BillLine| (line.gpu.index, line.slot.gpu_instance);
-            (&left.tenant, key(left), left.holder.name()).cmp(&(
-                &right.tenant,
-                key(right),
-                right.holder.name(),
-            ))
-        });
-        (gpus.collect(), lines)
-    }
+    Ok(closed_until(load_gpus(connection)?.iter().map(|(_, gpu)| gpu.settled_until)))
 }
 
 /// All versions of holders.
 pub(super) const HOLDERS: &str = "SELECT name, version, facts FROM holder ORDER BY name, id";
 
 /// The versions of holders with time between two times.
-const HOLDERS_BETWEEN: &str = "SELECT name, version, facts FROM holder
+pub(super) const HOLDERS_BETWEEN: &str = "SELECT name, version, facts FROM holder
      WHERE id IN (SELECT holder FROM account WHERE minute_ns >= ?1 AND minute_ns < ?2) ORDER BY name, id";
 
-/// The budgets of the tenants of these lines.
-pub(super) fn budgets_of(
-    lines: &[BillLine],
-    budgets: &BTreeMap<String, TenantBudget>,
-) -> BTreeMap<String, TenantBudget> {
-    let own = lines.iter().filter_map(|line| budgets.get_key_value(&line.tenant));
-    own.map(|(tenant, budget)| (tenant.clone(), budget.clone())).collect()
-}
-
-/// The attributes of the tenants of these lines.
-pub(super) fn attributes_of(
-    lines: &[BillLine],
-    rules: Option<&TenantRules>,
-) -> BTreeMap<String, BTreeMap<String, String>> {
-    let tenants: BTreeSet<&str> = lines.iter().map(|line| &*line.tenant).collect();
-    let all = rules.into_iter().flat_map(|rules| &rules.attributes);
-    let own = all.filter(|(tenant, _)| tenants.contains(&***tenant));
-    own.map(|(tenant, attributes)| (tenant.clone(), attributes.clone())).collect()
-}
-
-/// All versions of holders, by id.
-fn load_holders(connection: &Connection) -> rusqlite::Result<BTreeMap<HolderId, Holder>> {
-    let holders = reader::holders(connection, HOLDERS, [])?;
-    Ok(holders.into_iter().map(|holder| (holder.id.clone(), holder)).collect())
-}
-
 /// GPU time of each GPU, by its key in the file.
-fn load_times(connection: &Connection, span: &BillSpan<'_>) -> rusqlite::Result<BTreeMap<i64, Nanoseconds>> {
+fn load_times(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<BTreeMap<i64, Nanoseconds>> {
     connection
         .prepare_cached(
             "SELECT gpu, sum(slot_ns) FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2 GROUP BY gpu",
         )?
-        .query_map(params![stored(span.from.0)?, stored(span.to.0)?], |row| {
+        .query_map(params![stored(from.0)?, stored(to.0)?], |row| {
             Ok((row.get(0)?, Nanoseconds(loaded(row, 1)?)))
         })?
         .collect()
 }
 
-/// All rates that priced anything, by their begin.
-pub(super) fn rates_of<'a>(
-    gpus: &[BillGpu],
-    lines: &[BillLine],
-    schedule: &'a RateSchedule,
-) -> Vec<&'a Recorded<Rate>> {
-    let of_line = |line: &BillLine| [line.rates.time, line.rates.energy, line.rates.carbon];
-    let of_gpus = gpus.iter().flat_map(|gpu| &gpu.intervals).filter_map(|interval| interval.rate);
-    let ids = lines.iter().flat_map(of_line).flatten().chain(of_gpus);
-    let ids: BTreeSet<i64> = ids.collect();
+/// The rates with these numbers, by their begin.
+pub(super) fn used_rates<'a>(schedule: &'a RateSchedule, ids: &BTreeSet<i64>) -> Vec<&'a Recorded<Rate>> {
     let rates = schedule.rates.entries().iter().filter(|rate| ids.contains(&rate.id));
     let mut rates: Vec<&Recorded<Rate>> = rates.collect();
     rates.sort_by_key(|rate| (rate.entry.kind, rate.begin, rate.entry.nano));
     rates
-}
-
-/// The terms of the lines.
-pub(super) fn terms_of(lines: &[BillLine], schedule: &RateSchedule) -> Vec<BillTerms> {
-    let ids: BTreeSet<i64> = lines.iter().filter_map(|line| line.rates.terms).collect();
-    let terms = schedule.terms.entries().iter().filter(|terms| ids.contains(&terms.id));
-    terms.map(BillTerms::new).collect()
 }
 
 /// The currency of the rates of a period that begins at `from`; an error where there are several.
@@ -397,8 +281,8 @@ struct LineSum {
 /// line first, on disk where a month has millions.
 fn load_lines(
     connection: &Connection,
-    span: &BillSpan<'_>,
-    gpus: &[(i64, BillGpu)],
+    span: [Utc; 2],
+    gpus: &[(i64, DayGpu)],
 ) -> rusqlite::Result<BTreeMap<i64, Vec<BillLine>>> {
     let (sums, coarse) = (sum_rows(connection, span)?, coarse_rows(connection, span)?);
     let gpus: HashMap<i64, &GpuId> = gpus.iter().map(|(key, gpu)| (*key, &gpu.gpu)).collect();
@@ -426,13 +310,13 @@ fn load_lines(
     Ok(lines)
 }
 
-fn sum_rows(connection: &Connection, span: &BillSpan<'_>) -> rusqlite::Result<HashMap<RowKey, LineSum>> {
+fn sum_rows(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<HashMap<RowKey, LineSum>> {
     let mut statement = connection.prepare_cached(&format!(
         "SELECT gpu, holder, gpu_instance, profile, grade, method, source, {} FROM account
          WHERE minute_ns >= ?1 AND minute_ns < ?2",
         names(ACCOUNT)
     ))?;
-    let mut rows = statement.query(params![stored(span.from.0)?, stored(span.to.0)?])?;
+    let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
     let mut sums = HashMap::<RowKey, LineSum>::new();
     while let Some(row) = rows.next()? {
         let key = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
@@ -448,14 +332,14 @@ fn sum_rows(connection: &Connection, span: &BillSpan<'_>) -> rusqlite::Result<Ha
 }
 
 /// The lines with a row of a coarse minute; there are few such minutes.
-fn coarse_rows(connection: &Connection, span: &BillSpan<'_>) -> rusqlite::Result<HashSet<RowKey>> {
+fn coarse_rows(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<HashSet<RowKey>> {
     connection
         .prepare_cached(
             "SELECT DISTINCT a.gpu, a.holder, a.gpu_instance, a.profile
              FROM minute m CROSS JOIN account a ON a.minute_ns = m.minute_ns AND a.gpu = m.gpu
              WHERE m.coarse AND m.minute_ns >= ?1 AND m.minute_ns < ?2",
         )?
-        .query_map(params![stored(span.from.0)?, stored(span.to.0)?], |row| {
+        .query_map(params![stored(from.0)?, stored(to.0)?], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
         })?
         .collect()

@@ -1,22 +1,23 @@
 //! Reads a day of the account by quarter hours, for exports. What is not closed is left for later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rusqlite::Connection;
 
 use super::billing::{
-    SIMULATED, attributes_of, budgets_of, closed_time, find_currency, quarter_lines, rates_of, terms_of,
+    GpuSpan, HOLDERS_BETWEEN, SIMULATED, StoredAccount, closed_time, find_currency, used_rates,
 };
 use super::column::{loaded, stored};
 use super::error::Cause;
 use super::history;
 use super::node::NodeHistory;
+use super::reader;
 use crate::billing::{
-    BillRate, DayAccount, DayGpu, DayHeader, DayRevision, DayRow, PricedSlot, RateKind, RateSchedule,
+    BillRate, BillTerms, DayAccount, DayGpu, DayHeader, DayRevision, DayRow, LineRates, RateSchedule,
     mark_measured_energy,
 };
-use crate::model::{DAY, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
+use crate::model::{DAY, GpuId, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
 use crate::tenants::RuleSchedule;
 
 /// The days of the account that are exported, with their revisions.
@@ -74,59 +75,95 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
     let sql = "SELECT uid, exports_since_ns FROM ledger";
     let (ledger, since) =
         connection.query_row(sql, [], |row| Ok((row.get::<_, String>(0)?, Utc(loaded(row, 1)?))))?;
-    let (schedule, rules) = history::load(connection)?;
     let nodes = NodeHistory::load(connection)?;
     let closed = closed_time(connection)?;
     let (from, to) = (day.max(since), day.plus(DAY).min(closed));
-    let (mut lines, mut begins) = (Vec::new(), Vec::new());
-    let gpus = quarter_lines(connection, [from, to], (&schedule, &rules), |begin, of_span| {
-        begins.extend(of_span.iter().map(|_| begin));
-        lines.extend(of_span);
-    })?;
-    mark_measured_energy(&mut lines);
-    let used = rates_of(&gpus, &lines, &schedule);
+    let period = [stored(from.0)?, stored(to.0)?];
+    let account = StoredAccount::load(connection, reader::holders(connection, HOLDERS_BETWEEN, period)?)?;
+    let DayRows { mut rows, gpus, slot } = read_rows(&account, [from, to], &nodes)?;
+    mark_measured_energy(&mut rows, |row| &mut row.line);
+    let of_line = |row: &DayRow| {
+        let LineRates { time, energy, carbon, .. } = row.line.rates;
+        [time, energy, carbon, row.gpu_rate]
+    };
+    let used = used_rates(&account.rates, &rows.iter().flat_map(of_line).flatten().collect());
     let currency = find_currency(&used, from)?;
+    let terms: BTreeSet<i64> = rows.iter().filter_map(|row| row.line.rates.terms).collect();
+    let terms = account.rates.terms.entries().iter().filter(|one| terms.contains(&one.id));
+    let tenants: BTreeSet<&str> = rows.iter().map(|row| &*row.line.tenant).collect();
     let end = day.plus(DAY);
     let rates = used.into_iter().map(|rate| {
         let rate = BillRate::new(rate);
         // What ends later does not change the day.
         BillRate { until: rate.until.filter(|until| *until < end), ..rate }
     });
-    let slot: TimeSum = gpus.iter().map(|gpu| gpu.slot).sum();
-    let held: TimeSum = lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum();
+    let held: TimeSum = rows.iter().map(|row| Nanoseconds(row.line.amounts.parts.held())).sum();
     let node = nodes.at(Utc(to.0.saturating_sub(1)));
-    let at_end = rules.in_force(Utc(end.0 - 1)).map(|rules| &*rules.entry);
+    let at_end = account.rules.in_force(Utc(end.0 - 1)).map(|rules| &*rules.entry);
     let header = DayHeader {
         ledger,
         cluster: node.cluster.clone(),
         node: node.name.clone(),
         day,
-        revision: DayRevision { slot, ..revision(day, closed, &schedule, &rules) },
-        simulated: node.simulated || gpus.iter().any(|gpu| gpu.model.ends_with(SIMULATED)),
-        priced: schedule.has_prices(),
+        revision: DayRevision { slot, ..revision(day, closed, &account.rates, &account.rules) },
+        simulated: node.simulated || gpus.values().any(|gpu| gpu.model.ends_with(SIMULATED)),
+        priced: account.rates.has_prices(),
         currency,
         rates: rates.collect(),
-        terms: terms_of(&lines, &schedule),
-        tenant_attributes: attributes_of(&lines, at_end),
-        tenant_budgets: at_end.map(|rules| budgets_of(&lines, &rules.budgets)).unwrap_or_default(),
+        terms: terms.map(BillTerms::new).collect(),
+        tenant_attributes: at_end.map(|rules| of_tenants(&rules.attributes, &tenants)).unwrap_or_default(),
+        tenant_budgets: at_end.map(|rules| of_tenants(&rules.budgets, &tenants)).unwrap_or_default(),
         gpus: gpus
-            .into_iter()
-            .map(|gpu| DayGpu {
-                gpu: gpu.gpu,
-                model: gpu.model,
-                accounted_since: gpu.accounted_since,
-                settled_until: gpu.settled_until.min(end),
-            })
+            .into_values()
+            .map(|gpu| DayGpu { settled_until: gpu.settled_until.min(end), ..gpu })
             .collect(),
         imbalance: slot.difference(held),
     };
-    let models: BTreeMap<&str, &str> = header.gpus.iter().map(|gpu| (&*gpu.gpu.uuid, &*gpu.model)).collect();
-    let rows = lines.into_iter().zip(begins).map(|(line, begin)| {
-        let model = models.get(&*line.gpu.uuid).copied().unwrap_or_default();
-        let whole = PricedSlot { uuid: &line.gpu.uuid, model, profile: None };
-        let gpu_rate = schedule.rate(RateKind::GpuHour, whole, begin).map(|rate| rate.id);
-        DayRow { quarter: begin.floor(QUARTER_HOUR), node: Arc::clone(nodes.at(begin)), gpu_rate, line }
-    });
-    let rows = rows.collect();
     Ok(DayAccount { header, rows })
+}
+
+/// What is known of these tenants.
+fn of_tenants<V: Clone>(all: &BTreeMap<String, V>, tenants: &BTreeSet<&str>) -> BTreeMap<String, V> {
+    let own = all.iter().filter(|(tenant, _)| tenants.contains(&***tenant));
+    own.map(|(tenant, value)| (tenant.clone(), value.clone())).collect()
+}
+
+/// The rows of a part of a day.
+#[derive(Default)]
+struct DayRows {
+    rows: Vec<DayRow>,
+    /// The GPUs with time, in their order.
+    gpus: BTreeMap<GpuId, DayGpu>,
+    /// GPU time recorded for these.
+    slot: TimeSum,
+}
+
+/// Reads the rows by quarter hours. A quarter hour that a rate or a tenant rule divides has rows for each part.
+fn read_rows(
+    account: &StoredAccount<'_>,
+    [from, to]: [Utc; 2],
+    nodes: &NodeHistory,
+) -> Result<DayRows, Cause> {
+    let first = from.floor(QUARTER_HOUR);
+    let quarters = std::iter::successors(Some(first), |at| Some(at.plus(QUARTER_HOUR)));
+    let spans = account.spans([from, to], quarters.take_while(|at| *at < to));
+    let mut day = DayRows::default();
+    account.read(&spans, |span| {
+        let GpuSpan { from, to, gpu, slot, rate: gpu_rate, lines } = span;
+        day.slot += slot.into();
+        if slot.0 > 0 {
+            day.gpus.entry(gpu.gpu.clone()).or_insert_with(|| gpu.clone());
+        }
+        let quarter = from.floor(QUARTER_HOUR);
+        let node = nodes.at(from);
+        day.rows.extend(lines.into_iter().map(|line| DayRow {
+            from: quarter,
+            to,
+            node: Arc::clone(node),
+            gpu_rate,
+            line,
+        }));
+        Ok(())
+    })?;
+    Ok(day)
 }

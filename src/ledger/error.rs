@@ -116,8 +116,8 @@ pub enum Cause {
     UnknownGpu { gpu: Arc<str> },
     #[error("{holder} is not stored; it must be in this batch or an earlier one")]
     UnknownHolder { holder: HolderId },
-    #[error("{edge}: {at} is not on a whole minute; bills cover whole minutes, leave out the seconds")]
-    Grid { edge: &'static str, at: Utc },
+    #[error("from: {from} is in the future; the account is closed up to {closed_until}")]
+    Future { from: String, closed_until: Utc },
     #[error(
         "{edge}: {at} is inside a quarter hour of which only the sum is kept, as of all before {until} \
          (ledger.retention.minutes); give {begin} or {end}"
@@ -128,8 +128,6 @@ pub enum Cause {
          (ledger.retention.quarter_hours); give that time or a later one"
     )]
     Deleted { from: Utc, until: Utc },
-    #[error("from: {from} is after to: {to}; swap them")]
-    Backwards { from: Utc, to: Utc },
     #[error(
         "prices in {first} and, since {since}, in {second} were in force; choose a period up to that time, or from it"
     )]
@@ -189,6 +187,18 @@ impl Error {
                     | Code::ParameterOutOfRange
             )
         })
+    }
+
+    /// Whether the period that was asked for is the reason, and not the ledger.
+    pub const fn is_of_period(&self) -> bool {
+        matches!(
+            self.cause,
+            Cause::Currencies { .. }
+                | Cause::MixedCurrencies { .. }
+                | Cause::RolledUp { .. }
+                | Cause::Deleted { .. }
+                | Cause::Future { .. }
+        )
     }
 
     /// Whether this is the wrong file, another agent's ledger, or a forbidden place, so that trying again is useless. A full

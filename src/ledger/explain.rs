@@ -1,74 +1,46 @@
 //! Explains lines of a bill by the minutes, holders, rates, rules and remarks in the ledger.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::amounts::{self, ACCOUNT, names};
-use super::billing::{BillOptions, HOLDERS, load_holder_id, load_profiles, make_bill};
+use super::billing::{StoredAccount, load_holder_id, load_profiles};
 use super::column::{
     loaded, loaded_grade, loaded_instance, loaded_json, loaded_method, loaded_optional, sources_of, stored,
 };
 use super::error::Cause;
 use super::rolled::RolledTime;
-use super::{history, node, reader};
 use crate::account::XidSum;
 use crate::billing::{
-    Bill, BillLine, ClockStep, ExplainedLine, Explanation, GpuEvent, GpuMinute, GpuRecord, HistoryDraft,
-    LineFilter, MinuteRow, NodeBoot, OpenHolding, PricedSlot, RateSchedule, Remark, RulesVersion, SlotRates,
-    Tenancy, TenantBasis, XidRecord,
+    Bill, BillLine, BillRequest, ClockStep, DayGpu, ExplainedLine, Explanation, GpuEvent, GpuMinute,
+    GpuRecord, HistoryDraft, LineFilter, MinuteRow, NodeBoot, OpenHolding, PricedSlot, Remark, RulesVersion,
+    SlotRates, Tenancy, TenantBasis, XidRecord,
 };
 use crate::model::{
     Holder, HolderId, HolderKind, Holding, MigProfile, Nanoseconds, SlotId, Utc, VisibleAccount,
 };
-use crate::tenants::{RuleSchedule, TenantRules, tenant};
-
-/// Which part of the account is explained, and to whom.
-#[derive(Clone, Copy, Debug)]
-pub struct ExplainedPart<'a> {
-    /// The first minute; none: the begin of the month of the last minute.
-    pub from: Option<Utc>,
-    /// The end of the last minute; none: the end of what is closed.
-    pub to: Option<Utc>,
-    /// Which lines.
-    pub filter: &'a LineFilter,
-    /// What the reader may see.
-    pub visible: &'a VisibleAccount,
-}
+use crate::tenants::{TenantRules, tenant};
 
 /// Makes an explanation, in one read transaction.
-pub(super) fn explain(
-    connection: &Connection,
-    part: ExplainedPart<'_>,
-    request: &BillOptions,
-) -> Result<Explanation, Cause> {
-    let bill = make_bill(connection, part.from, part.to, request)?.visible_to(part.visible);
-    let (bill, lines) = select(bill, part.filter);
+pub(super) fn explain(connection: &Connection, request: &BillRequest) -> Result<Explanation, Cause> {
+    let (account, period) = StoredAccount::open(connection, request)?;
+    let bill = account.bill(request, period)?.visible_to(&request.visible);
+    let (bill, lines) = select(bill, &request.filter);
     let mut draft = HistoryDraft::new(lines);
-    let (recorded, rules) = history::load(connection)?;
-    let past = Past {
-        rolled: RolledTime::load(connection)?,
-        rates: match &request.book {
-            Some(book) => RateSchedule::always(book, &node::load(connection)?),
-            None => recorded,
-        },
-        rules,
-        gpus: load_gpus(connection)?,
-        holders: reader::holders(connection, HOLDERS, [])?
-            .into_iter()
-            .map(|one| (one.id.clone(), one))
-            .collect(),
-    };
-    for interval in past.intervals(&bill) {
-        add_minutes(connection, &past, interval, &mut draft)?;
+    let spans = account.spans(period, []);
+    for span in &spans {
+        account.add_minutes(*span, &mut draft)?;
     }
     let (mut lines, usage, events) = draft.finish();
+    let holdings = load_holdings(connection)?;
     for line in &mut lines {
-        past.complete(line, &bill);
+        account.complete(line, &spans, &holdings);
     }
     add_first_seen(connection, &mut lines)?;
-    let mut gpus = gpu_records(connection, &past, &lines, events)?;
-    if *part.visible != VisibleAccount::Everything {
+    let mut gpus = gpu_records(&account, &lines, events)?;
+    if request.visible != VisibleAccount::Everything {
         // XIDs are counted over all who held the GPU, and others may hold it too.
         for gpu in &mut gpus {
             gpu.xids.clear();
@@ -81,7 +53,7 @@ pub(super) fn explain(
         gpus,
         clock_steps: load_clock_steps(connection, from, to)?,
         boots: load_boots(connection, from, to)?,
-        quarter_hours_until: Some(past.rolled.until.min(bill.to)).filter(|until| bill.from < *until),
+        quarter_hours_until: Some(account.rolled.until.min(bill.to)).filter(|until| bill.from < *until),
         lines,
         bill,
     })
@@ -102,68 +74,39 @@ fn select(mut bill: Bill, filter: &LineFilter) -> (Bill, Vec<BillLine>) {
     (bill, lines)
 }
 
-/// A GPU as the ledger has it.
-struct StoredGpu {
-    key: i64,
-    uuid: String,
-    model: String,
-    /// Those at the end of its account.
-    holdings: Vec<Holding>,
-}
-
-/// What was recorded beside the minutes.
-struct Past {
-    rolled: RolledTime,
-    rates: RateSchedule,
-    rules: RuleSchedule,
-    gpus: Vec<StoredGpu>,
-    holders: BTreeMap<HolderId, Holder>,
-}
-
 /// The place of each explained line of a GPU, by holder and slot.
 type Places = HashMap<(HolderId, SlotId), usize>;
 
-impl Past {
-    /// The parts of the bill in which no rate and no tenant rule begins or ends.
-    fn intervals(&self, bill: &Bill) -> Vec<(Utc, Utc)> {
-        let (from, to) = (bill.from, bill.to);
-        let changes =
-            self.rates.changes_between(from, to).into_iter().chain(self.rules.changes_between(from, to));
-        let edges: BTreeSet<Utc> = changes.chain([from, to]).collect();
-        edges.iter().copied().zip(edges.iter().copied().skip(1)).collect()
-    }
+/// What is held at the end of the account, by the key of the GPU.
+type Holdings = HashMap<i64, Vec<Holding>>;
 
+impl StoredAccount<'_> {
     /// The lines on a GPU to which the rows of their holders belong from that time on.
-    fn places(&self, draft: &HistoryDraft, gpu: &StoredGpu, at: Utc) -> Places {
-        let lines = draft.lines().enumerate().filter(|(_, line)| *line.gpu.uuid == *gpu.uuid);
+    fn places(&self, draft: &HistoryDraft, gpu: &DayGpu, at: Utc) -> Places {
+        let lines = draft.lines().enumerate().filter(|(_, line)| line.gpu.uuid == gpu.gpu.uuid);
         let own = lines.filter(|(_, line)| self.is_line_at(gpu, line, at));
         own.map(|(place, line)| ((line.holder.clone(), line.slot.clone()), place)).collect()
     }
 
     /// Whether rows of its holder belong to the line from that time on: tenant, rates and terms are those of then.
-    fn is_line_at(&self, gpu: &StoredGpu, line: &BillLine, at: Utc) -> bool {
-        let (uuid, model, profile) = (&*gpu.uuid, &*gpu.model, line.slot.profile.as_ref());
+    fn is_line_at(&self, gpu: &DayGpu, line: &BillLine, at: Utc) -> bool {
+        let (uuid, model, profile) = (&*gpu.gpu.uuid, &*gpu.model, line.slot.profile.as_ref());
         let rates = SlotRates::find(&self.rates, PricedSlot { uuid, model, profile }, at);
         *tenant(&self.holder(&line.holder), self.rules.rules(at)) == *line.tenant
             && rates.numbers(self.rates.terms_of(&line.tenant, at)) == line.rates
     }
 
-    fn holder(&self, id: &HolderId) -> Holder {
-        self.holders.get(id).cloned().unwrap_or_else(|| Holder::from_id(id.clone()))
-    }
-
     /// Adds what was recorded beside the minutes of a line.
-    fn complete(&self, line: &mut ExplainedLine, bill: &Bill) {
+    fn complete(&self, line: &mut ExplainedLine, spans: &[[Utc; 2]], holdings: &Holdings) {
         let of = &line.line;
         line.started = self.holders.get(&of.holder).and_then(started);
-        let Some(gpu) = self.gpus.iter().find(|gpu| gpu.uuid == *of.gpu.uuid) else { return };
-        let mut holdings = gpu.holdings.iter().filter(|_| of.slot.gpu_instance.is_none());
+        let Some((key, gpu)) = self.gpus.iter().find(|(_, gpu)| gpu.gpu.uuid == of.gpu.uuid) else { return };
+        let mut holdings = holdings.get(key).into_iter().flatten().filter(|_| of.slot.gpu_instance.is_none());
         line.holding = holdings
             .find(|holding| holding.holder == of.holder)
             .map(|Holding { fraction, source, .. }| OpenHolding { fraction: *fraction, source: *source });
-        let intervals = self.intervals(bill).into_iter().filter(|(from, _)| self.is_line_at(gpu, of, *from));
         let mut tenancies = Vec::<Tenancy>::new();
-        for (from, to) in intervals {
+        for &[from, to] in spans.iter().filter(|[from, _]| self.is_line_at(gpu, of, *from)) {
             let next = self.tenancy(of, from, to);
             match tenancies.last_mut() {
                 Some(last)
@@ -214,76 +157,69 @@ fn started(holder: &Holder) -> Option<Utc> {
     Some(Utc(holder.facts.started?.checked_mul(Nanoseconds::SECOND.0)?))
 }
 
-fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<StoredGpu>> {
+fn load_holdings(connection: &Connection) -> rusqlite::Result<Holdings> {
     connection
-        .prepare("SELECT id, uuid, model, holdings FROM gpu")?
-        .query_map([], |row| {
-            let holdings = loaded_json(row, 3)?;
-            Ok(StoredGpu { key: row.get(0)?, uuid: row.get(1)?, model: row.get(2)?, holdings })
-        })?
+        .prepare("SELECT id, holdings FROM gpu")?
+        .query_map([], |row| Ok((row.get(0)?, loaded_json(row, 1)?)))?
         .collect()
 }
 
-/// Adds the minutes of the GPUs of the lines to the draft.
-fn add_minutes(
-    connection: &Connection,
-    past: &Past,
-    (from, to): (Utc, Utc),
-    draft: &mut HistoryDraft,
-) -> Result<(), Cause> {
-    let uuids: BTreeSet<String> = draft.lines().map(|line| line.gpu.uuid.to_string()).collect();
-    for gpu in past.gpus.iter().filter(|gpu| uuids.contains(&gpu.uuid)) {
-        let places = past.places(draft, gpu, from);
-        each_minute(connection, past, gpu, (from, to), |minute| {
-            draft.add(&minute, |holder, slot| places.get(&(holder.clone(), slot.clone())).copied());
-        })?;
+impl StoredAccount<'_> {
+    /// Adds the minutes of the GPUs of the lines to the draft, from a span in which no line changes.
+    fn add_minutes(&self, [from, to]: [Utc; 2], draft: &mut HistoryDraft) -> Result<(), Cause> {
+        let uuids: BTreeSet<Arc<str>> = draft.lines().map(|line| Arc::clone(&line.gpu.uuid)).collect();
+        for (key, gpu) in self.gpus.iter().filter(|(_, gpu)| uuids.contains(&gpu.gpu.uuid)) {
+            let places = self.places(draft, gpu, from);
+            self.each_minute((*key, gpu), [from, to], |minute| {
+                draft.add(&minute, |holder, slot| places.get(&(holder.clone(), slot.clone())).copied());
+            })?;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Passes each minute or quarter hour of a GPU, in order of time.
-fn each_minute(
-    connection: &Connection,
-    past: &Past,
-    gpu: &StoredGpu,
-    (from, to): (Utc, Utc),
-    mut add: impl FnMut(GpuMinute<'_>),
-) -> Result<(), Cause> {
-    let mut ids = HashMap::<i64, HolderId>::new();
-    let profiles = load_profiles(connection)?;
-    let mut statement = connection.prepare_cached(&format!(
-        "SELECT m.minute_ns, m.slot_ns, m.coarse, a.holder, a.gpu_instance, a.grade, a.method, a.source, a.profile, {}
-         FROM minute m LEFT JOIN account a ON a.minute_ns = m.minute_ns AND a.gpu = m.gpu
-         WHERE m.minute_ns >= ?1 AND m.minute_ns < ?2 AND m.gpu = ?3
-         ORDER BY m.minute_ns",
-        names(ACCOUNT)
-    ))?;
-    let mut found = statement.query(params![stored(from.0)?, stored(to.0)?, gpu.key])?;
-    let mut rows = Vec::new();
-    let mut open: Option<(Utc, Nanoseconds, bool)> = None;
-    let mut pass = |open: Option<(Utc, Nanoseconds, bool)>, rows: &[MinuteRow]| {
-        if let Some((minute, slot, coarse)) = open {
-            let to = past.rolled.end_of(minute);
-            add(GpuMinute { uuid: &gpu.uuid, minute, to, slot, coarse, rows });
+    /// Passes each minute or quarter hour of a GPU, in order of time.
+    fn each_minute(
+        &self,
+        (key, gpu): (i64, &DayGpu),
+        [from, to]: [Utc; 2],
+        mut add: impl FnMut(GpuMinute<'_>),
+    ) -> Result<(), Cause> {
+        let mut ids = HashMap::<i64, HolderId>::new();
+        let profiles = load_profiles(self.connection)?;
+        let mut statement = self.connection.prepare_cached(&format!(
+            "SELECT m.minute_ns, m.slot_ns, m.coarse, a.holder, a.gpu_instance, a.grade, a.method, a.source, a.profile, {}
+             FROM minute m LEFT JOIN account a ON a.minute_ns = m.minute_ns AND a.gpu = m.gpu
+             WHERE m.minute_ns >= ?1 AND m.minute_ns < ?2 AND m.gpu = ?3
+             ORDER BY m.minute_ns",
+            names(ACCOUNT)
+        ))?;
+        let mut found = statement.query(params![stored(from.0)?, stored(to.0)?, key])?;
+        let mut rows = Vec::new();
+        let mut open: Option<(Utc, Nanoseconds, bool)> = None;
+        let mut pass = |open: Option<(Utc, Nanoseconds, bool)>, rows: &[MinuteRow]| {
+            if let Some((minute, slot, coarse)) = open {
+                let to = self.rolled.end_of(minute);
+                add(GpuMinute { uuid: &gpu.gpu.uuid, minute, to, slot, coarse, rows });
+            }
+        };
+        while let Some(row) = found.next()? {
+            let minute = (Utc(loaded(row, 0)?), Nanoseconds(loaded(row, 1)?), row.get(2)?);
+            if open.is_some_and(|(open, ..)| open != minute.0) {
+                pass(open, &rows);
+                rows.clear();
+            }
+            open = Some(minute);
+            if let Some(key) = row.get::<_, Option<i64>>(3)? {
+                let holder = match ids.get(&key) {
+                    Some(known) => known.clone(),
+                    None => ids.entry(key).or_insert(load_holder_id(self.connection, key)?).clone(),
+                };
+                rows.push(read_row(row, holder, &profiles)?);
+            }
         }
-    };
-    while let Some(row) = found.next()? {
-        let minute = (Utc(loaded(row, 0)?), Nanoseconds(loaded(row, 1)?), row.get(2)?);
-        if open.is_some_and(|(open, ..)| open != minute.0) {
-            pass(open, &rows);
-            rows.clear();
-        }
-        open = Some(minute);
-        if let Some(key) = row.get::<_, Option<i64>>(3)? {
-            let holder = match ids.get(&key) {
-                Some(known) => known.clone(),
-                None => ids.entry(key).or_insert(load_holder_id(connection, key)?).clone(),
-            };
-            rows.push(read_row(row, holder, &profiles)?);
-        }
+        pass(open, &rows);
+        Ok(())
     }
-    pass(open, &rows);
-    Ok(())
 }
 
 fn read_row(
@@ -324,28 +260,26 @@ fn range<'a>(lines: impl Iterator<Item = &'a ExplainedLine>) -> Option<(Utc, Utc
 
 /// What is known of the GPUs of the lines, each from the first to the last minute of the lines on it.
 fn gpu_records(
-    connection: &Connection,
-    past: &Past,
+    account: &StoredAccount<'_>,
     lines: &[ExplainedLine],
     mut events: BTreeMap<String, Vec<GpuEvent>>,
 ) -> Result<Vec<GpuRecord>, Cause> {
+    let connection = account.connection;
     let mut records = Vec::new();
-    let ids: BTreeSet<_> = lines.iter().map(|line| (line.line.gpu.index, &line.line.gpu)).collect();
-    for (_, id) in ids {
-        let own = || lines.iter().filter(|line| line.line.gpu == *id);
-        let stored = past.gpus.iter().find(|gpu| gpu.uuid == *id.uuid);
-        let (Some((from, to)), Some(gpu)) = (range(own()), stored) else { continue };
-        let mut events = events.remove(&gpu.uuid).unwrap_or_default();
+    for (key, DayGpu { gpu, model, .. }) in &account.gpus {
+        let own = || lines.iter().filter(|line| line.line.gpu == *gpu);
+        let Some((from, to)) = range(own()) else { continue };
+        let mut events = events.remove(&*gpu.uuid).unwrap_or_default();
         events.retain(|event| event.from < to && from < event.to);
         for event in &mut events {
             (event.from, event.to) = (event.from.max(from), event.to.min(to));
         }
         records.push(GpuRecord {
-            gpu: id.clone(),
-            model: gpu.model.clone(),
+            gpu: gpu.clone(),
+            model: model.clone(),
             events,
-            remarks: load_remarks(connection, &past.rolled, gpu.key, (from, to), own())?,
-            xids: load_xids(connection, gpu.key, (from, to))?,
+            remarks: load_remarks(connection, &account.rolled, *key, (from, to), own())?,
+            xids: load_xids(connection, *key, (from, to))?,
         });
     }
     Ok(records)

@@ -6,6 +6,7 @@
 
 mod amounts;
 mod billing;
+mod close;
 mod column;
 mod commit;
 mod compact;
@@ -38,10 +39,10 @@ mod timeline;
 mod write;
 mod xids;
 
+pub use close::{ClosedBill, close_period};
 pub use compact::{Compacted, compact};
 pub use error::{Cause, Error};
 pub use expected::{InventoryRow, forget};
-pub use explain::ExplainedPart;
 pub use files::{check_not_emptied, check_unowned};
 pub use migration::{Restored, restore};
 pub use owner::{Ledger, Opening};

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use rusqlite::Connection;
 
-use super::billing::{BillOptions, charged_lines};
+use super::billing::{HOLDERS, StoredAccount};
 use super::error::{Cause, Error};
 use super::owner::Ledger;
+use super::reader;
 use super::state::LedgerState;
 use crate::account::MonthCosts;
-use crate::billing::Month;
+use crate::billing::{BillRequest, Month};
 use crate::model::Utc;
 
 impl Ledger {
@@ -35,9 +36,9 @@ fn load(connection: &Connection, state: &LedgerState, zone: &TimeZone) -> Result
     let newest = state.gpus.values().map(|gpu| gpu.settled_until).max();
     let last = newest.map(|newest| Utc(newest.0.saturating_sub(1)));
     let Some(month) = last.and_then(|last| Month::containing(last, zone)) else { return Ok(None) };
-    let (from, to, request) = (month.begin, month.end, BillOptions::default());
-    let (_, lines) = charged_lines(connection, from, to, &state.rates, &state.tenant_rules, &request)?;
+    let account = StoredAccount::load(connection, reader::holders(connection, HOLDERS, [])?)?;
+    let bill = account.draft(&BillRequest::default(), [month.begin, month.end])?;
     let mut costs = MonthCosts::new(month);
-    costs.charge(&lines, &state.rates);
+    costs.charge(&bill.lines, &state.rates);
     Ok(Some(costs))
 }

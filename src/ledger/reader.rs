@@ -3,18 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use jiff::tz::TimeZone;
 use rusqlite::{Connection, Params};
 
-use super::billing::{BillOptions, HOLDERS, closed_time, make_bill, make_bills};
+use super::billing::{HOLDERS, closed_time, make_bill, make_bills};
 use super::column::{loaded_id, loaded_json};
 use super::day;
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
-use super::explain::{ExplainedPart, explain};
+use super::explain::explain;
 use super::statements::{self, RecordedDocuments};
 use super::{counters, history, node, schema};
-use crate::billing::{Bill, DayAccount, DayRevision, Explanation, PriceBook, RulesVersion};
+use crate::billing::{Bill, BillRequest, DayAccount, DayRevision, Explanation, RulesVersion};
 use crate::model::{Holder, NodeIdentity, Utc};
 
 /// A read-only connection. Its calls may block on the disk.
@@ -22,7 +21,6 @@ use crate::model::{Holder, NodeIdentity, Utc};
 pub struct Reader {
     connection: Connection,
     path: PathBuf,
-    request: BillOptions,
 }
 
 impl Reader {
@@ -32,29 +30,8 @@ impl Reader {
     /// The file is missing or no ledger; a newer schema.
     pub fn open(path: &Path) -> Result<Self, Error> {
         schema::open_reader(path)
-            .map(|connection| Self { connection, path: path.to_owned(), request: BillOptions::default() })
+            .map(|connection| Self { connection, path: path.to_owned() })
             .map_err(|cause| cause.at(path, "open the ledger for reading"))
-    }
-
-    /// The reader with months and local times of that zone instead of UTC.
-    #[must_use]
-    pub fn in_zone(mut self, zone: TimeZone) -> Self {
-        self.request.zone = zone;
-        self
-    }
-
-    /// The reader whose bills have lines for each local day.
-    #[must_use]
-    pub const fn by_day(mut self, by_day: bool) -> Self {
-        self.request.by_day = by_day;
-        self
-    }
-
-    /// The reader whose bills have these prices and terms in place of the recorded ones.
-    #[must_use]
-    pub fn with_book(mut self, book: Option<PriceBook>) -> Self {
-        self.request.book = book;
-        self
     }
 
     /// Interrupts a query once `is_unwanted` returns true; it is called every 10,000 steps of SQLite's virtual machine, about
@@ -69,42 +46,44 @@ impl Reader {
             .map_err(|error| Cause::from(error).at(&self.path, "prepare to make a bill"))
     }
 
-    /// The bill of closed minutes from `from` (none: the begin of the month of the last minute, in the reader's zone) to
-    /// `to` (none: the end of the account).
+    /// The bill of closed minutes, in one currency.
     ///
     /// # Errors
-    /// Times that are not on whole minutes or in the wrong order, two currencies, the disk, and holders' facts that this
-    /// agent cannot read.
-    pub fn bill(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<Bill, Error> {
-        self.connection
-            .transaction()
-            .map_err(Cause::from)
-            .and_then(|transaction| make_bill(&transaction, from, to, &self.request))
-            .map_err(|cause| cause.at(&self.path, "make a bill"))
+    /// A period in the future or in which rows are deleted or rolled up, two currencies, the disk, and holders' facts that
+    /// this agent cannot read.
+    pub fn bill(&mut self, request: &BillRequest) -> Result<Bill, Error> {
+        self.read("make a bill", |transaction| make_bill(transaction, request))
+            .map(|bill| bill.visible_to(&request.visible))
     }
 
     /// Such bills, one after the other, each of a span in one currency.
     ///
     /// # Errors
     /// Those of [`Reader::bill`], but two currencies only where both are in force at one time.
-    pub fn bills(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<Vec<Bill>, Error> {
-        self.connection
-            .transaction()
-            .map_err(Cause::from)
-            .and_then(|transaction| make_bills(&transaction, from, to, &self.request))
-            .map_err(|cause| cause.at(&self.path, "make a bill"))
+    pub fn bills(&mut self, request: &BillRequest) -> Result<Vec<Bill>, Error> {
+        let bills = self.read("make a bill", |transaction| make_bills(transaction, request))?;
+        Ok(bills.into_iter().map(|bill| bill.visible_to(&request.visible)).collect())
     }
 
     /// Explains the lines of a bill.
     ///
     /// # Errors
     /// Those of [`Reader::bill`].
-    pub fn explain(&mut self, part: ExplainedPart<'_>) -> Result<Explanation, Error> {
+    pub fn explain(&mut self, request: &BillRequest) -> Result<Explanation, Error> {
+        self.read("explain a bill", |transaction| explain(transaction, request))
+    }
+
+    /// Reads in one transaction.
+    fn read<T>(
+        &mut self,
+        doing: &'static str,
+        read: impl FnOnce(&Connection) -> Result<T, Cause>,
+    ) -> Result<T, Error> {
         self.connection
             .transaction()
             .map_err(Cause::from)
-            .and_then(|transaction| explain(&transaction, part, &self.request))
-            .map_err(|cause| cause.at(&self.path, "explain a bill"))
+            .and_then(|transaction| read(&transaction))
+            .map_err(|cause| cause.at(&self.path, doing))
     }
 
     /// The end of what is closed.
@@ -121,11 +100,7 @@ impl Reader {
     /// # Errors
     /// The disk.
     pub fn days(&mut self) -> Result<Vec<(Utc, DayRevision)>, Error> {
-        self.connection
-            .transaction()
-            .map_err(Cause::from)
-            .and_then(|transaction| day::days(&transaction))
-            .map_err(|cause| cause.at(&self.path, "list the days of its account"))
+        self.read("list the days of its account", day::days)
     }
 
     /// The cluster of the node at the end of a day, and the id of the ledger, which name the file of the day.
@@ -152,11 +127,7 @@ impl Reader {
     /// # Errors
     /// Those of [`Reader::bill`].
     pub fn day(&mut self, begin: Utc) -> Result<DayAccount, Error> {
-        self.connection
-            .transaction()
-            .map_err(Cause::from)
-            .and_then(|transaction| day::read_day(&transaction, begin))
-            .map_err(|cause| cause.at(&self.path, "export a day"))
+        self.read("export a day", |transaction| day::read_day(transaction, begin))
     }
 
     /// The versions of the tenant rules that are in force between two times.

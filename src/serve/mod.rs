@@ -20,19 +20,17 @@ mod passwords;
 mod response;
 mod route;
 mod security;
-mod statement;
 mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 pub use accept::run;
-pub(crate) use bill::answer_bills;
-pub use bill::{BY_DAY, BillProblem, BillQuery, BillRequest, period, read_bills, read_explanation};
-
+pub use bill::{BillJob, BillRefusal};
 pub use latest::LatestSnapshot;
 pub use listen::{
     BoundListeners, Error, InheritError, Listener, MetricNames, MissingListeners, UnboundAddress, bind,
@@ -44,7 +42,6 @@ pub use page::LivePage;
 pub use passwords::{Passwords, VerifyRequest};
 pub use response::Requests;
 pub use security::{Access, Security};
-pub use statement::{ClosedBill, PeriodCloser};
 
 use crate::model::{Nanoseconds, Release, VisibleAccount};
 
@@ -116,7 +113,9 @@ pub struct Site {
     /// Tells what a user of this host may see; it never waits.
     pub local_reader: LocalReader,
     /// The queue of the thread that reads the ledger.
-    pub bills: mpsc::Sender<BillRequest>,
+    pub bills: mpsc::Sender<BillJob>,
+    /// The time zone of bills whose request names none.
+    pub zone: TimeZone,
     /// TLS, users and headers.
     pub access: Arc<Access>,
     /// Limits on time and connections.

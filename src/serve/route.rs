@@ -11,7 +11,7 @@ use hyper::header::{
 use hyper::{Method, Request, StatusCode};
 use tokio::time::sleep;
 
-use super::bill::{BillQuery, parse_explain_query, parse_query, request_bill};
+use super::bill::{parse_query, request_bill};
 use super::connection::Arrival;
 use super::listen::MetricNames;
 use super::local::{AccessRefusal, Ends, admit};
@@ -20,7 +20,7 @@ use super::passwords::LoginRefusal;
 use super::response::{JSON, PageResponse, error, respond_with, text, with};
 use super::security::Security;
 use super::{NO_SNAPSHOT, Site, live};
-use crate::billing::LineFilter;
+use crate::billing::BillRequest;
 use crate::export::{self, PageFormat, PublishedSnapshot, RenderedPage};
 use crate::model::VisibleAccount;
 
@@ -52,8 +52,10 @@ enum Audience {
 #[derive(Clone, Copy)]
 enum Answer {
     AtOnce(fn(&Call<'_>) -> PageResponse),
-    /// By the thread that reads the ledger, for a parsed query: a bill, or the explanation of these lines.
-    FromLedger(fn(Option<&str>) -> Result<(BillQuery, Option<LineFilter>), String>),
+    /// By the thread that reads the ledger: a bill, or the explanation of its lines.
+    FromLedger {
+        is_explanation: bool,
+    },
 }
 
 /// A request that its client may send.
@@ -96,14 +98,12 @@ const ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/api/v1/bill",
         audience: Audience::Reader,
-        answer: Answer::FromLedger(|query| Ok((parse_query(query)?, None))),
+        answer: Answer::FromLedger { is_explanation: false },
     },
     Endpoint {
         path: "/api/v1/explain",
         audience: Audience::Reader,
-        answer: Answer::FromLedger(|query| {
-            parse_explain_query(query).map(|(query, filter)| (query, Some(filter)))
-        }),
+        answer: Answer::FromLedger { is_explanation: true },
     },
 ];
 
@@ -234,7 +234,7 @@ async fn route<B: Body>(
         Answer::AtOnce(answer) => {
             answer(&Call { path, query, headers: request.headers(), names, visible, site })
         }
-        Answer::FromLedger(parse) => bill(path, parse(query), visible, site).await,
+        Answer::FromLedger { is_explanation } => bill(request, is_explanation, visible, site).await,
     }
 }
 
@@ -333,17 +333,18 @@ fn ready(call: &Call<'_>) -> PageResponse {
     }
 }
 
-async fn bill(
-    path: &str,
-    query: Result<(BillQuery, Option<LineFilter>), String>,
+async fn bill<B>(
+    request: &Request<B>,
+    is_explanation: bool,
     visible: VisibleAccount,
     site: &Site,
 ) -> PageResponse {
-    let query = match query {
-        Ok(query) => query,
+    let path = request.uri().path();
+    let asked = match parse_query(request.uri().query(), is_explanation, &site.zone) {
+        Ok(asked) => BillRequest { visible, ..asked },
         Err(line) => return error(StatusCode::BAD_REQUEST, path, &line),
     };
-    match request_bill(&site.bills, query, visible, site.limits.bill).await {
+    match request_bill(&site.bills, asked, is_explanation, site.limits.bill).await {
         Ok(bill) => respond_with(StatusCode::OK, JSON, Bytes::from(bill)),
         Err((status, line)) => error(status, path, &line),
     }

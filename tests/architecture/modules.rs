@@ -81,7 +81,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "serve",
-        &["model", "clock", "http", "billing", "events", "export", "ledger", "config"],
+        &["model", "clock", "http", "billing", "events", "export", "config"],
         "the HTTP server: TLS, users, metrics, health, API",
     ),
     module(
@@ -128,7 +128,10 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "control",
-        &["model", "clock", "host", "ledger", "meter", "export", "serve", "thread", "session"],
+        &[
+            "model", "clock", "host", "billing", "ledger", "meter", "export", "serve", "config", "thread",
+            "session",
+        ],
         "the local socket: quiesce, probe, inventory, statements",
     ),
     module("app", &["*"], "wiring: starts and ends the threads, reloads the configuration"),

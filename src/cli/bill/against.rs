@@ -49,7 +49,7 @@ impl AgainstOptions {
         let Some(file) = &self.against else { return Ok(false) };
         let filter = LineFilter { kind: Some("slurm".into()), ..LineFilter::default() };
         let text = read(file)?;
-        let explanation = source.explanation("bill", period, &filter)?;
+        let explanation = source.explanation("bill", period, filter)?;
         let bill = &explanation.bill;
         if bill.time_zone.starts_with(['+', '-']) {
             return Err(Failure::wrong(

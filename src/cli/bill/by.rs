@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use crate::billing::{Bill, BillLine, BillRate};
-use crate::exports::LineDetail;
+use crate::billing::{Bill, BillLine, BillRate, LineDetail};
 use crate::model::{Fact, GpuId, PodLabel, RESERVED};
 
 /// The properties by which lines are grouped.

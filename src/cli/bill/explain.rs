@@ -9,11 +9,9 @@ use super::by::BillGrouping;
 use super::csv::line_id;
 use super::job_report::zone;
 use super::{BillSource, Failure, days_of, explain_text, print, print_data};
-use crate::billing::{Bill, ExplainedLine, Explanation, JobId, LineFilter, day_begin};
+use crate::billing::{Bill, ExplainedLine, Explanation, JobId, LineDetail, LineFilter, day_begin};
 use crate::cli::report::text;
-use crate::exports::LineDetail;
 use crate::model::{Fact, Utc};
-use crate::serve::{self, BillQuery};
 
 /// Labels that name a person.
 const PERSONAL: [Fact; 2] = [Fact::User, Fact::SlurmUser];
@@ -139,7 +137,7 @@ impl ExplainCommand {
                 let cluster =
                     self.cluster.as_ref().map(|name| (Fact::SlurmCluster.label().to_owned(), name.clone()));
                 filter.labels.extend(cluster);
-                (subject.name(), self.source.explanation("explain", period, &filter)?)
+                (subject.name(), self.source.explanation("explain", period, filter)?)
             }
         };
         if explanation.lines.is_empty() {
@@ -161,17 +159,18 @@ impl ExplainCommand {
 
     /// What a line of the bill is called, and the explanation of what it sums up.
     fn line(&self, id: &str, [from, to]: [Option<&str>; 2]) -> Result<(String, Explanation), Failure> {
-        let search = |by: Option<&str>| -> Result<_, Failure> {
-            let bills = self.bills([from, to], by)?;
+        let search = |by_day: bool| -> Result<_, Failure> {
+            let detail = LineDetail { day: by_day, ..LineDetail::whole() };
+            let bills = self.source.bills("explain", [from, to], detail, None)?;
             let ends = bills.first().zip(bills.last());
             let ends = ends.map(|(first, last)| [first.from_local.clone(), last.to_local.clone()]);
             let found = bills.into_iter().find_map(|bill| Some((find_line(&bill, id)?, bill)));
             Ok((found, ends.unwrap_or_default()))
         };
-        let (mut found, ends) = search(None)?;
+        let (mut found, ends) = search(false)?;
         if found.is_none() {
             // Lines are told apart by day only where somebody asks for that.
-            found = search(Some(serve::BY_DAY))?.0;
+            found = search(true)?.0;
         }
         let Some(((by, lines), bill)) = found else {
             return Err(Failure::found(format!(
@@ -184,19 +183,13 @@ impl ExplainCommand {
         let days = lines.iter().filter_map(|at| bill.lines[*at].day.as_deref());
         let period = period_of(&bill, days.collect())?.map(|at| at.to_string());
         let mut explanation =
-            self.source.explanation("explain", [Some(&*period[0]), Some(&*period[1])], &filter)?;
+            self.source.explanation("explain", [Some(&*period[0]), Some(&*period[1])], filter)?;
         let is_in = |explained: &ExplainedLine| lines.iter().any(|at| is_same(&bill, *at, explained));
         explanation.lines.retain(is_in);
         let workloads: Vec<_> =
             explanation.lines.iter().map(|line| line.line.holder.name().to_owned()).collect();
         explanation.usage.retain(|usage| workloads.iter().any(|name| usage.workload.name() == name));
         Ok((format!("Line {id}, {by}"), explanation))
-    }
-
-    fn bills(&self, [from, to]: [Option<&str>; 2], by: Option<&str>) -> Result<Vec<Bill>, Failure> {
-        let [from, to, by] = [from, to, by].map(|text| text.map(str::to_owned));
-        let query = BillQuery { from, to, time_zone: self.source.time_zone.clone(), by };
-        self.source.bills("explain", &query, None, LineDetail::whole())
     }
 }
 

@@ -9,7 +9,6 @@ use super::{BillSource, Failure, job_list, job_report, job_sum, print, print_dat
 use crate::billing::{Explanation, JobId, JobSummary, LineFilter};
 use crate::cli::report::text;
 use crate::model::{DAY, Fact, QUARTER_HOUR, Utc};
-use crate::serve::{self, BillQuery};
 
 /// How many days are searched by default.
 const DAYS: u64 = 30;
@@ -104,18 +103,13 @@ impl JobCommand {
         let labels =
             labels.into_iter().filter_map(|(fact, text)| Some((fact.label().to_owned(), text.clone()?)));
         let filter = LineFilter { kind: Some("slurm".into()), labels: labels.collect(), ..filter };
-        self.source.explanation("job", [Some(&*from), self.to.as_deref()], &filter)
+        self.source.explanation("job", [Some(&*from), self.to.as_deref()], filter)
     }
 
     /// The start of the quarter hour some days before the end of the period or, where that is later, of the account: old minutes
     /// may be kept as quarter hours only.
     fn first_day(&self) -> Result<String, Failure> {
-        let query = BillQuery {
-            to: self.to.clone(),
-            time_zone: self.source.time_zone.clone(),
-            ..BillQuery::default()
-        };
-        let (_, [_, to]) = serve::period(&query, None).map_err(Failure::wrong)?;
+        let to = self.source.request([None, self.to.as_deref()])?.to;
         let end = self.source.account_end("job")?;
         let end = to.map_or(end, |to| to.min(end)).floor(QUARTER_HOUR);
         Ok(Utc(end.0.saturating_sub(DAYS * DAY.0)).to_string())

@@ -2,8 +2,6 @@
 
 use std::io::{IsTerminal, Write, stderr};
 
-use crate::exports::Progress;
-
 /// How many files are read between two times at which it is shown.
 const EVERY: usize = 64;
 
@@ -15,8 +13,7 @@ pub(super) struct ProgressMeter {
 
 impl ProgressMeter {
     /// Shows how many files were read.
-    pub(super) fn show(&mut self, progress: Progress) {
-        let Progress { done, total } = progress;
+    pub(super) fn show(&mut self, done: usize, total: usize) {
         if done.is_multiple_of(EVERY) && stderr().is_terminal() {
             self.is_shown = true;
             // A terminal that is gone needs no progress.

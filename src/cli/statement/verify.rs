@@ -9,12 +9,11 @@ use super::directory::document_files;
 use super::{Failure, print, read_any};
 use crate::billing::chain::{chain_order, chain_problems};
 use crate::billing::statement::{Document, Statement, StoredDocument, changed_fields};
-use crate::billing::{Bill, LineFilter, account_change};
-use crate::cli::bill::{FleetOptions, in_one_currency, zone};
-use crate::exports::{FleetBill, LineDetail};
+use crate::billing::{Bill, BillRequest, LineDetail, account_change};
+use crate::cli::bill::{fleet_bills, in_one_currency, zone};
+use crate::exports::ExportSource;
 use crate::ledger::{self, Cause, Reader, RecordedDocuments};
 use crate::model::shown;
-use crate::serve::BillQuery;
 
 /// Options of `verify`.
 #[derive(Args, Debug)]
@@ -226,10 +225,15 @@ impl<'a> CheckedLedger<'a> {
     /// Compares the bill of a statement with the account of the ledger.
     fn compare(&self, closed: &Bill) -> Result<AccountCheck, Failure> {
         let by_day = closed.lines.iter().any(|line| line.day.is_some());
-        let reader = Reader::open(self.path).map_err(Failure::wrong)?;
-        let made =
-            reader.in_zone(zone(&closed.time_zone)).by_day(by_day).bill(Some(closed.from), Some(closed.to));
-        let now = match made {
+        let request = BillRequest {
+            from: Some(closed.from),
+            to: Some(closed.to),
+            zone: zone(&closed.time_zone),
+            detail: LineDetail { day: by_day, ..LineDetail::whole() },
+            ..BillRequest::default()
+        };
+        let mut reader = Reader::open(self.path).map_err(Failure::wrong)?;
+        let now = match reader.bill(&request) {
             Ok(now) => now,
             Err(error) => match error.cause {
                 Cause::Deleted { until, .. } => {
@@ -285,20 +289,20 @@ fn compare_exports(statement: &Statement, exports: &Path) -> Result<AccountCheck
             statement.files.len()
         )));
     }
-    let options = FleetOptions { directory: exports, expect: None, skip_damaged: false, digests: true };
-    let detail = LineDetail { node: true, labels: Some(Vec::new()), ..LineDetail::default() };
-    let query = BillQuery {
-        from: Some(statement.bill.from.to_string()),
-        to: Some(statement.bill.to.to_string()),
-        time_zone: Some("UTC".to_owned()),
-        by: None,
+    let source =
+        ExportSource { directory: exports, digests: true, expected: Vec::new(), skip_damaged: false };
+    let request = BillRequest {
+        from: Some(statement.bill.from),
+        to: Some(statement.bill.to),
+        detail: LineDetail::of_tenants(),
+        ..BillRequest::default()
     };
-    let made = options.bills(&query, None, (detail, LineFilter::default()));
-    let FleetBill { bill, files, .. } = match made.and_then(in_one_currency) {
+    let bill = match fleet_bills(&source, &request).and_then(in_one_currency) {
         Ok(made) => made,
         Err(failure) => return Ok(AccountCheck::Problem(failure.message)),
     };
-    let others = files.iter().filter(|file| !statement.files.contains(file)).count();
+    let files = bill.fleet.iter().flat_map(|fleet| &fleet.files);
+    let others = files.filter(|file| !statement.files.contains(file)).count();
     let checked = compare_bills(&statement.bill, &bill, !statement.gaps.is_empty(), "the exports")?;
     Ok(match (checked, others) {
         (checked, 0) => checked,

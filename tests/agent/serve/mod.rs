@@ -16,9 +16,10 @@ use gpumeter::export::{PageCache, PageFormat, PublishedSnapshot, RenderedPage};
 use gpumeter::model::snapshot::{AgentEntry, AgentNumber, HourlyUse, Roster, Snapshot};
 use gpumeter::model::{HowHeld, Nanoseconds, Stamp, Utc, VisibleAccount};
 use gpumeter::serve::{
-    Access, AgentStatus, BillProblem, BillRequest, LivePage, MetricNames, OwnerRequest, Passwords, Security,
+    Access, AgentStatus, BillJob, BillRefusal, LivePage, MetricNames, OwnerRequest, Passwords, Security,
     ServerLimits, Site, bind, run,
 };
+use jiff::tz::TimeZone;
 use tokio::sync::{mpsc, watch};
 
 use crate::running::{PATIENCE, wait_until};
@@ -31,7 +32,7 @@ struct Agent {
     address: SocketAddr,
     status: Arc<AgentStatus>,
     clock: Arc<AtomicU64>,
-    bills: mpsc::Receiver<BillRequest>,
+    bills: mpsc::Receiver<BillJob>,
     /// While this is locked, no owner of a connection is found.
     owners: Arc<Mutex<()>>,
     shutdown: watch::Sender<bool>,
@@ -91,6 +92,7 @@ impl Agent {
             owners: find_owners(Arc::clone(&owners)),
             local_reader: Box::new(|_| Some(VisibleAccount::Everything)),
             bills: questions,
+            zone: TimeZone::UTC,
             access: Arc::new(Access::new(security, passwords())),
             limits,
         };
@@ -454,28 +456,24 @@ fn scrapes_and_probes_do_not_wait_for_owners_of_connections_and_a_full_queue_is_
 fn a_bill_comes_from_the_ledger_with_its_errors() {
     let mut agent = Agent::start(patient());
     let mut stream = agent.connect();
-    let mut ask = |query: &str, reply: Result<String, BillProblem>| {
+    let mut ask = |query: &str, reply: Result<String, BillRefusal>| {
         write!(stream, "GET /api/v1/bill{query} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").unwrap();
-        let request = agent.bills.blocking_recv().unwrap();
-        let asked = (request.query.from.clone(), request.query.to.clone());
-        request.reply.send(reply).unwrap();
-        (asked, one(&mut stream))
+        let job = agent.bills.blocking_recv().unwrap();
+        assert!(!job.is_explanation);
+        job.reply.send(reply).unwrap();
+        ([job.request.from, job.request.to], one(&mut stream))
     };
-    let (asked, answer) = ask("?from=2026-10&to=2026%2D11", Ok(r#"{"rows":[]}"#.to_owned()));
-    assert_eq!(asked, (Some("2026-10".to_owned()), Some("2026-11".to_owned())));
+    let (asked, answer) = ask("?from=2026-10-01&to=2026%2D11%2D01", Ok(r#"{"rows":[]}"#.to_owned()));
+    assert_eq!(asked, [1_790_812_800, 1_793_491_200].map(|second| Some(Utc(second * 1_000_000_000))));
     assert_eq!(body(&answer), r#"{"rows":[]}"#);
-    let (_, answer) = ask("?from=x", Err(BillProblem::Time { name: "from", text: "x".to_owned() }));
+    let refusal = |is_of_request| BillRefusal { is_of_request, text: "why".to_owned() };
+    for (refusal, expected) in [(refusal(true), 400), (refusal(false), 503)] {
+        let (_, answer) = ask("", Err(refusal));
+        assert_eq!((status(&answer), body(&answer)), (expected, "{\"error\":\"why\"}\n"));
+    }
+    let answer = agent.get("/api/v1/bill?from=x");
     assert_eq!(status(&answer), 400);
     assert!(body(&answer).starts_with(r#"{"error":"from: \"x\" is not a valid time; "#), "{answer}");
-    let missing = gpumeter::serve::read_bills(
-        std::path::Path::new("/nowhere/ledger.db"),
-        &Default::default(),
-        None,
-        None,
-        || false,
-    );
-    let (_, answer) = ask("", missing.map(|_| String::new()));
-    assert_eq!(status(&answer), 503);
     for wrong in [
         "bill?form=1",
         "bill?job=7",
@@ -486,12 +484,12 @@ fn a_bill_comes_from_the_ledger_with_its_errors() {
     ] {
         assert_eq!(status(&agent.get(&format!("/api/v1/{wrong}"))), 400, "{wrong}");
     }
-    let asked = "/api/v1/explain?job=7.0&slurm_user=a%20b&from=2026";
+    let asked = "/api/v1/explain?job=7.0&slurm_user=a%20b&from=2026-10-01";
     write!(stream, "GET {asked} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").unwrap();
-    let request = agent.bills.blocking_recv().unwrap();
-    let filter = request.explained.unwrap();
+    let job = agent.bills.blocking_recv().unwrap();
     let parameters = [("job", "7.0".to_owned()), ("slurm_user", "a b".to_owned())];
-    assert_eq!((request.query.from.as_deref(), filter.parameters()), (Some("2026"), parameters.into()));
+    assert_eq!(job.request.filter.parameters(), parameters);
+    assert!(job.is_explanation && job.request.from.is_some());
 }
 
 #[test]

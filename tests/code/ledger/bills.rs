@@ -2,7 +2,8 @@
 
 use gpumeter::account::LedgerBatch;
 use gpumeter::billing::{
-    Bill, BillsJson, ClaimConflict, ExactMoney, PriceBook, Rate, RateKind, RateSelector, bills_from_json,
+    Bill, BillRequest, BillsJson, ClaimConflict, ExactMoney, PriceBook, Rate, RateKind, RateSelector,
+    bills_from_json,
 };
 use gpumeter::ledger::{Cause, Ledger, Opening, Reader, Retention};
 use gpumeter::model::{
@@ -40,7 +41,7 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
         let closed = vec![closed(0, (after(from), after(from + 15)), rows)];
         ledger.commit(&LedgerBatch { now: after(from + 16), closed, ..LedgerBatch::default() }).unwrap();
     }
-    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     assert_eq!((bill.from, bill.to), (NOVEMBER, after(3600)));
     assert_eq!(bill.currency.as_deref(), Some("EUR"));
     assert_eq!(bill.gpus[0].money, Some(Money(3 * EURO)));
@@ -67,7 +68,8 @@ fn a_bill_says_how_gpus_are_held_and_where_claims_did_not_fit_together() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, book(&[]));
     register_gpus(&mut ledger, 1);
-    let bill = |world: &World| Reader::open(&world.path()).unwrap().bill(Some(NOVEMBER), None).unwrap();
+    let bill =
+        |world: &World| Reader::open(&world.path()).unwrap().bill(&between(Some(NOVEMBER), None)).unwrap();
     assert_eq!((bill(&world).how_held, bill(&world).claim_conflicts), (None, vec![]));
     ledger.record_how_held(HowHeld::NothingGrants).unwrap();
     ledger.record_how_held(HowHeld::Scheduled).unwrap();
@@ -111,7 +113,8 @@ fn a_bill_that_begins_before_gpus_were_held_so_does_not_say_how() {
     ledger.record_how_held(HowHeld::NothingGrants).unwrap();
     settle(&mut ledger, 0, 120..240, "user:a");
     ledger.record_how_held(HowHeld::NothingGrants).unwrap();
-    let how_held = |from| Reader::open(&world.path()).unwrap().bill(Some(from), None).unwrap().how_held;
+    let how_held =
+        |from| Reader::open(&world.path()).unwrap().bill(&between(Some(from), None)).unwrap().how_held;
     let told = [0, 60, 120, 180].map(|second| how_held(after(second)));
     assert_eq!(told, [None, None, Some(HowHeld::NothingGrants), Some(HowHeld::NothingGrants)]);
 }
@@ -133,7 +136,7 @@ fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
         let closed = vec![closed(0, (after(from), after(from + 15)), rows)];
         ledger.commit(&LedgerBatch { now: after(from + 16), closed, ..LedgerBatch::default() }).unwrap();
     }
-    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     let lines: Vec<_> = bill
         .lines
         .iter()
@@ -165,12 +168,12 @@ fn a_changed_rate_begins_at_the_next_quarter_hour_and_restates_nothing() {
     let (mut ledger, _) = world.open(80, book(&[(0, 8 * EURO)]));
     settle(&mut ledger, 0, 75..2 * QUARTER, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
-    let bill = reader.bill(None, None).unwrap();
+    let bill = reader.bill(&between(None, None)).unwrap();
     let money: Vec<_> = bill.gpus[0].intervals.iter().map(|interval| interval.money).collect();
     assert_eq!(money, [exact(EURO), exact(2 * EURO)]);
     let by_rate: Vec<_> = bill.lines.iter().map(|line| line.money).collect();
     assert_eq!(by_rate, [Some(Money(EURO)), Some(Money(2 * EURO))]);
-    let first = reader.bill(None, Some(after(60))).unwrap();
+    let first = reader.bill(&between(None, Some(after(60)))).unwrap();
     assert_eq!(first.lines[0].money, Some(Money(4 * EURO / 60)));
     // The same price book again changes nothing.
     drop(ledger);
@@ -179,7 +182,7 @@ fn a_changed_rate_begins_at_the_next_quarter_hour_and_restates_nothing() {
     // Without a price book there is no cost from the next quarter hour on, and what was billed stays.
     ledger.reprice(&PriceBook::default(), boottime(2 * QUARTER + 20)).unwrap();
     settle(&mut ledger, 0, 2 * QUARTER..4 * QUARTER, "user:a");
-    let bill = reader.bill(None, None).unwrap();
+    let bill = reader.bill(&between(None, None)).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money(5 * EURO)));
     assert_eq!(bill.unpriced, Some(QUARTER_HOUR.into()));
     assert_eq!(bill.reconciliation.imbalance_money, Money(0));
@@ -194,7 +197,7 @@ fn an_announced_rate_comes_into_force_by_itself_and_may_be_withdrawn_before() {
     ledger.reprice(&book(&[(0, 4 * EURO), (9 * QUARTER, EURO)]), boottime(2 * QUARTER + 5)).unwrap();
     ledger.reprice(&book(&[(0, 4 * EURO)]), boottime(2 * QUARTER + 10)).unwrap();
     settle(&mut ledger, 0, 2 * QUARTER..4 * QUARTER, "user:a");
-    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money((1 + 2 + 2 + 1) * EURO)));
 }
 
@@ -205,11 +208,11 @@ fn a_rate_that_is_given_late_prices_the_past_from_its_begin_on_and_no_counter() 
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..2 * QUARTER, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
-    let bill = reader.bill(None, None).unwrap();
+    let bill = reader.bill(&between(None, None)).unwrap();
     assert_eq!((bill.currency, bill.lines[0].money, bill.gpus[0].money), (None, None, None));
     // Without a begin it would price nothing of that.
     ledger.reprice(&book(&[(0, 9 * EURO), (QUARTER, 4 * EURO)]), boottime(2 * QUARTER + 1)).unwrap();
-    let bill = reader.bill(None, None).unwrap();
+    let bill = reader.bill(&between(None, None)).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money(EURO)));
     assert_eq!(bill.unpriced, Some(QUARTER_HOUR.into()));
     drop(ledger);
@@ -226,7 +229,7 @@ fn time_that_is_covered_keeps_its_prices() {
     let sql = format!("UPDATE ledger SET covered_until_ns = {}", after(QUARTER + 60).0);
     rusqlite::Connection::open(world.path()).unwrap().execute(&sql, []).unwrap();
     ledger.reprice(&book(&[(0, 4 * EURO), (60, 8 * EURO)]), boottime(3 * QUARTER + 1)).unwrap();
-    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money((1 + 1 + 2) * EURO)));
 }
 
@@ -247,7 +250,7 @@ fn each_gpu_has_the_rate_of_its_model_and_node() {
     let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
     register_gpus(&mut ledger, 2);
     (0..2).for_each(|gpu| settle(&mut ledger, gpu, 0..QUARTER, "user:a"));
-    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     let money: Vec<_> = bill.gpus.iter().map(|gpu| gpu.money).collect();
     assert_eq!(money, [Some(Money(2 * EURO)), Some(Money(EURO / 2))]);
     assert_eq!(bill.reconciliation.imbalance_money, Money(0));
@@ -300,7 +303,7 @@ fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
         ledger.commit(&LedgerBatch { now: after(from + 16), closed, ..LedgerBatch::default() }).unwrap();
     }
     let mut reader = Reader::open(&world.path()).unwrap();
-    let statement = reader.bill(None, None).unwrap();
+    let statement = reader.bill(&between(None, None)).unwrap();
     let lines: Vec<_> = statement
         .lines
         .iter()
@@ -322,7 +325,7 @@ fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
     assert_eq!((statement.rates.len(), price.slot), (1, Nanoseconds(60 * SECOND).into()));
     assert_eq!((price.price, price.money), (Money(3600 * EURO), Money(60 * EURO)));
     // Before it is in force there is no cost, but the coming price is reported on a line.
-    let before = reader.bill(None, Some(after(120))).unwrap();
+    let before = reader.bill(&between(None, Some(after(120)))).unwrap();
     assert_eq!(
         (before.currency, before.unpriced, before.rates),
         (None, Some(Nanoseconds(120 * SECOND).into()), Vec::new())
@@ -335,7 +338,7 @@ fn a_ledger_without_prices_reports_no_unpriced_time() {
     let (mut ledger, _) = world.open(0, PriceBook::default());
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..60, "user:a");
-    let statement = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let statement = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     assert_eq!((statement.unpriced, statement.currency), (None, None));
 }
 
@@ -349,15 +352,15 @@ fn a_bill_names_its_node_and_begins_with_the_month_in_the_readers_time_zone() {
     let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, last..last + 60, "user:a");
-    let utc = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let utc = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     assert_eq!((utc.from, &*utc.from_local), (NOVEMBER, "2025-11-01T00:00:00+00:00"));
     assert_eq!(utc.time_zone, "UTC");
     assert_eq!((utc.node, utc.cluster, utc.simulated), (node.name, node.cluster, false));
-    let east = TimeZone::fixed(jiff::tz::offset(1));
-    let east = Reader::open(&world.path()).unwrap().in_zone(east).bill(None, None).unwrap();
+    let request = BillRequest { zone: TimeZone::fixed(jiff::tz::offset(1)), ..BillRequest::default() };
+    let east = Reader::open(&world.path()).unwrap().bill(&request).unwrap();
     assert_eq!((east.from, &*east.from_local), (Utc(DECEMBER.0 - HOUR.0), "2025-12-01T00:00:00+01:00"));
     assert_eq!(east.to_local, "2025-12-01T01:00:00+01:00");
-    let later = Reader::open(&world.path()).unwrap().bill(None, Some(DECEMBER.plus(HOUR))).unwrap();
+    let later = Reader::open(&world.path()).unwrap().bill(&between(None, Some(DECEMBER.plus(HOUR)))).unwrap();
     assert_eq!(later.asked_to.as_deref(), Some("2025-12-01T01:00:00+00:00"));
 }
 
@@ -386,13 +389,15 @@ fn a_period_in_two_currencies_has_a_bill_for_each_and_none_over_both() {
     ledger.reprice(&dollars, boottime(30)).unwrap();
     settle(&mut ledger, 0, 60..2 * QUARTER, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
-    let Cause::Currencies { since, .. } = reader.bill(None, None).unwrap_err().cause else { panic!() };
+    let Cause::Currencies { since, .. } = reader.bill(&between(None, None)).unwrap_err().cause else {
+        panic!()
+    };
     assert_eq!(since, after(QUARTER));
-    let bills = reader.bills(None, None).unwrap();
+    let bills = reader.bills(&between(None, None)).unwrap();
     let [euros, dollars] = bills.as_slice() else { panic!("{} bills", bills.len()) };
     assert_eq!([&euros.currency, &dollars.currency].map(Option::as_deref), [Some("EUR"), Some("USD")]);
     assert_eq!((euros.to, dollars.from, dollars.to), (since, since, after(2 * QUARTER)));
-    assert_eq!(*euros, reader.bill(None, Some(since)).unwrap());
+    assert_eq!(*euros, reader.bill(&between(None, Some(since))).unwrap());
     let slots = [euros, dollars].map(|bill| bill.reconciliation.slot);
     assert_eq!(slots, [Nanoseconds::from_seconds(QUARTER).into(); 2]);
     assert!(euros.is_balanced() && dollars.is_balanced());
@@ -404,7 +409,7 @@ fn a_period_in_two_currencies_has_a_bill_for_each_and_none_over_both() {
     // And back again.
     ledger.reprice(&book(&[(0, EURO)]), boottime(2 * QUARTER - 60)).unwrap();
     settle(&mut ledger, 0, 2 * QUARTER..3 * QUARTER, "user:a");
-    let bills = reader.bills(None, None).unwrap();
+    let bills = reader.bills(&between(None, None)).unwrap();
     let currencies: Vec<&str> = bills.iter().filter_map(|bill| bill.currency.as_deref()).collect();
     assert_eq!(currencies, ["EUR", "USD", "EUR"]);
 }
@@ -421,7 +426,7 @@ fn energy_in_another_currency_than_time_is_refused_too() {
     let mut francs = book(&[(0, EURO)]);
     (francs.rates[0].tariff.currency, francs.rates[0].from) = ("CHF".into(), Some(after(0)));
     ledger.reprice(&francs, boottime(60)).unwrap();
-    let refused = Reader::open(&world.path()).unwrap().bills(None, None).unwrap_err();
+    let refused = Reader::open(&world.path()).unwrap().bills(&between(None, None)).unwrap_err();
     let Cause::MixedCurrencies { first, second, since } = &refused.cause else { panic!("{refused}") };
     assert_eq!((&**first, &**second, *since), ("EUR", "CHF", after(0)));
 }
@@ -434,14 +439,14 @@ fn a_minute_that_is_not_closed_is_left_for_the_next_bill() {
     settle(&mut ledger, 0, 0..180, "user:a");
     settle(&mut ledger, 1, 0..105, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
-    let bill = reader.bill(None, Some(after(600))).unwrap();
+    let bill = reader.bill(&between(None, Some(after(600)))).unwrap();
     assert_eq!((bill.to, bill.closed_until), (after(60), after(60)));
     assert_eq!(bill.reconciliation.slot, Nanoseconds::from_seconds(120).into());
     settle(&mut ledger, 1, 105..180, "user:a");
-    let next = reader.bill(Some(bill.to), None).unwrap();
+    let next = reader.bill(&between(Some(bill.to), None)).unwrap();
     assert_eq!(next.reconciliation.slot, Nanoseconds::from_seconds(240).into());
     assert_eq!(next.gpus.len(), 2);
-    let empty = reader.bill(Some(after(6000)), None).unwrap();
+    let empty = reader.bill(&between(Some(after(6000)), None)).unwrap();
     assert_eq!((empty.from, empty.to), (after(6000), after(6000)));
     assert!(empty.lines.is_empty() && empty.gpus.is_empty());
 }
@@ -455,15 +460,15 @@ fn a_bill_without_a_beginning_is_of_the_month_of_its_last_minute() {
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, last..last + 60, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
-    let bill = reader.bill(None, None).unwrap();
+    let bill = reader.bill(&between(None, None)).unwrap();
     assert_eq!((bill.from, bill.to), (NOVEMBER, DECEMBER));
     settle(&mut ledger, 0, last + 60..last + 180, "user:a");
-    let current = reader.bill(None, None).unwrap();
+    let current = reader.bill(&between(None, None)).unwrap();
     assert_eq!((current.from, current.to), (DECEMBER, after(last + 180)));
     assert_eq!(current.reconciliation.slot, Nanoseconds::from_seconds(120).into());
-    let former = reader.bill(None, Some(DECEMBER)).unwrap();
+    let former = reader.bill(&between(None, Some(DECEMBER))).unwrap();
     assert_eq!((former.from, former.to), (NOVEMBER, DECEMBER));
-    let all = reader.bill(Some(Utc(0)), None).unwrap();
+    let all = reader.bill(&between(Some(Utc(0)), None)).unwrap();
     assert_eq!(all.reconciliation.slot, Nanoseconds::from_seconds(last + 180).into());
 }
 
@@ -476,7 +481,7 @@ fn a_cancelled_bill_is_interrupted() {
     ledger.commit(&LedgerBatch { now: after(60_000), closed, ..LedgerBatch::default() }).unwrap();
     let mut reader = Reader::open(&world.path()).unwrap();
     reader.interrupt_when(|| true).unwrap();
-    let error = reader.bill(None, None).unwrap_err();
+    let error = reader.bill(&between(None, None)).unwrap_err();
     assert!(error.to_string().contains("interrupted"), "{error}");
 }
 
@@ -488,19 +493,8 @@ fn a_removed_gpu_does_not_delay_bills() {
     settle(&mut ledger, 1, 0..75, "user:a");
     let closed = vec![whole(0, (after(0), after(7200)), "user:a", 0)];
     ledger.commit(&LedgerBatch { now: after(7200), closed, ..LedgerBatch::default() }).unwrap();
-    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     assert_eq!(bill.to, after(7200));
     assert_eq!(bill.gpus[1].settled_until, after(75));
     assert_eq!(bill.gpus[1].slot, Nanoseconds::from_seconds(75));
-}
-
-#[test]
-fn times_off_the_grid_or_in_the_wrong_order_are_refused() {
-    let world = World::new();
-    let (_ledger, _) = world.open(0, PriceBook::default());
-    let mut reader = Reader::open(&world.path()).unwrap();
-    let off = reader.bill(Some(after(61)), None).unwrap_err();
-    assert!(matches!(off.cause, Cause::Grid { edge: "from", .. }), "{off}");
-    let backwards = reader.bill(Some(after(120)), Some(after(60))).unwrap_err();
-    assert!(matches!(backwards.cause, Cause::Backwards { .. }), "{backwards}");
 }

@@ -131,7 +131,7 @@ fn a_gap_before_a_window_is_booked_as_unobserved_and_counted() {
     assert!(world.sql::<String>("SELECT text FROM remark").contains("75000000000 ns"));
     // The next one continues, and the bill has both.
     settle(&mut ledger, 0, 120..180, "user:a");
-    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     assert_eq!((bill.to, bill.reconciliation.imbalance), (after(180), 0));
     assert_eq!(bill.reconciliation.imbalance_money, Money(0));
     let line = bill.lines.iter().find(|line| line.holder == holder(HolderId::UNOBSERVED)).unwrap();

@@ -65,8 +65,9 @@ fn a_snapshot_of_a_ledger_that_is_written_is_consistent_and_private() {
     assert!(output.status.success(), "{output:?}");
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(printed.contains("last.db: the ledger as it was at 2025-11-15T00:15:01Z, 0."), "{printed}");
-    let bill =
-        |file: &str| Reader::open(&world.directory.path().join(file)).unwrap().bill(None, None).unwrap();
+    let bill = |file: &str| {
+        Reader::open(&world.directory.path().join(file)).unwrap().bill(&between(None, None)).unwrap()
+    };
     assert_eq!(bill("last.db"), bill("ledger.db"));
     let left: Vec<_> =
         std::fs::read_dir(world.directory.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
@@ -115,7 +116,7 @@ fn a_compacted_ledger_is_smaller_and_has_the_same_bill() {
     while ledger.retain(Retention { minutes: keep, quarter_hours: keep }).unwrap() {}
     assert!(matches!(compact(&world.path()).unwrap_err().cause, Cause::Owned { .. }));
     drop(ledger);
-    let bill = || Reader::open(&world.path()).unwrap().bill(Some(after(95 * HOUR)), None).unwrap();
+    let bill = || Reader::open(&world.path()).unwrap().bill(&between(Some(after(95 * HOUR)), None)).unwrap();
     let before = bill();
     let size = || world.path().metadata().unwrap().len();
     let at_first = size();

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpumeter::account::{ClosedWindow, LedgerBatch, XidSum, XidSums};
-use gpumeter::billing::{ExplainedLine, Explanation, GpuEventKind, LineFilter, PriceBook, TenantBasis};
-use gpumeter::ledger::{ExplainedPart, Ledger, Reader};
+use gpumeter::billing::{
+    BillRequest, ExplainedLine, Explanation, GpuEventKind, LineFilter, PriceBook, TenantBasis,
+};
+use gpumeter::ledger::{Ledger, Reader};
 use gpumeter::model::{
     Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, Method, Money, Nanoseconds, Parts,
     QUARTER_HOUR, Use, VisibleAccount,
@@ -40,8 +42,8 @@ fn commit(ledger: &mut Ledger, to: u64, closed: ClosedWindow) {
 fn explain(world: &World, parameters: &[(&str, &str)], visible: &VisibleAccount) -> Explanation {
     let mut filter = LineFilter::default();
     parameters.iter().for_each(|(name, value)| filter.set(name, value).unwrap());
-    let part = ExplainedPart { from: None, to: None, filter: &filter, visible };
-    Reader::open(&world.path()).unwrap().explain(part).unwrap()
+    let request = BillRequest { filter, visible: visible.clone(), ..BillRequest::default() };
+    Reader::open(&world.path()).unwrap().explain(&request).unwrap()
 }
 
 /// A ledger in which job 7 held a whole GPU for a quarter hour, and half of it for another one.

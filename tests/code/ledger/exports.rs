@@ -7,21 +7,20 @@ use std::process::Command;
 
 use gpumeter::account::{GpuRegistration, LedgerBatch};
 use gpumeter::billing::{
-    Bill, BillLine, BillTerms, DayAccount, DayRow, ExactMoney, LineFilter, PriceBook, bills_from_json,
-    only_bill,
+    Bill, BillLine, BillRequest, BillTerms, DayAccount, DayRow, ExactMoney, LineDetail, PriceBook,
+    bills_from_json, only_bill,
 };
 use gpumeter::config::Config;
 use gpumeter::exports::{
-    DayFile, ExpectedNode, ExportDirectory, ExportError, FleetRequest, LineDetail, make_bills, write_day,
-    write_days, write_file,
+    DayFile, ExpectedNode, ExportDirectory, ExportError, ExportSource, make_bills, write_day, write_days,
+    write_file,
 };
 use gpumeter::ledger::{Ledger, Opening, Reader};
 use gpumeter::model::{Amounts, DAY, GpuId, HolderId, Nanoseconds, NodeIdentity, Parts, Stamp, Utc};
-use jiff::tz::TimeZone;
 use proptest::prelude::*;
 
 use super::month::{self, HOURS, MONTH, at};
-use super::world::{SECOND, World, after, book, closed, opening, row, uuid, whole};
+use super::world::{SECOND, World, after, between, book, closed, opening, row, uuid, whole};
 
 /// Writes the exports of a ledger into a directory; returns how many files were written.
 pub(super) fn export(ledger: &Path, directory: &Path) -> usize {
@@ -29,23 +28,22 @@ pub(super) fn export(ledger: &Path, directory: &Path) -> usize {
     write_days(&mut reader, ExportDirectory(directory), || false).unwrap()
 }
 
-pub(super) fn request(directory: &Path) -> FleetRequest<'_> {
-    FleetRequest {
-        directory,
-        from: None,
-        to: None,
-        zone: TimeZone::UTC,
-        detail: LineDetail::whole(),
-        filter: LineFilter::default(),
-        book: None,
-        expected: &[],
-        skip_damaged: false,
-        digests: false,
-    }
+pub(super) fn source(directory: &Path) -> ExportSource<'_> {
+    ExportSource { directory, expected: Vec::new(), skip_damaged: false, digests: false }
 }
 
-pub(super) fn fleet_bill(request: &FleetRequest<'_>) -> Result<Bill, ExportError> {
-    make_bills(request, |_| {}).map(|made| only_bill(made).unwrap().bill)
+pub(super) fn fleet_bill(source: &ExportSource<'_>, request: &BillRequest) -> Result<Bill, ExportError> {
+    make_bills(source, request, |_, _| {}).map(|made| only_bill(made).unwrap())
+}
+
+/// The bill over all files of a directory, at the recorded prices.
+fn whole_bill(directory: &Path) -> Result<Bill, ExportError> {
+    fleet_bill(&source(directory), &BillRequest::default())
+}
+
+/// A request for the bill of all that is exported, at the prices of a book.
+fn at_prices(book: Option<&PriceBook>) -> BillRequest {
+    BillRequest { book: book.cloned(), ..BillRequest::default() }
 }
 
 fn exact(bill: &Bill) -> ExactMoney {
@@ -124,10 +122,9 @@ fn exact_money_of_exports_is_that_of_the_ledger_also_at_other_prices() {
                 terms: [{tenant: ml, basis: used, discount: 25}]";
     let other = Config::parse(text, "other.yaml").unwrap().prices;
     for book in [None, Some(&other)] {
-        let mut reader = Reader::open(&MONTH.path()).unwrap().with_book(book.cloned());
-        let ledger = reader.bill(period[0], period[1]).unwrap();
-        let made = FleetRequest { from: period[0], to: period[1], book, ..request(directory.path()) };
-        let exports = fleet_bill(&made).unwrap();
+        let request = BillRequest { book: book.cloned(), ..between(period[0], period[1]) };
+        let ledger = Reader::open(&MONTH.path()).unwrap().bill(&request).unwrap();
+        let exports = fleet_bill(&source(directory.path()), &request).unwrap();
         assert_eq!((exact(&exports), exports.lines.len()), (exact(&ledger), ledger.lines.len()));
         assert_eq!(by_tenant(&exports), by_tenant(&ledger));
         assert!(exports.is_balanced());
@@ -203,7 +200,7 @@ fn many_nodes_add_up_and_a_bill_may_group_by_node() {
     for (name, gpu) in [("a", 0), ("b", 1), ("c", 2)] {
         export(&node(name, gpu, 8).path(), directory.path());
     }
-    let bill = fleet_bill(&request(directory.path())).unwrap();
+    let bill = whole_bill(directory.path()).unwrap();
     // 7,200 s at 1 per second.
     assert_eq!(
         by_tenant(&bill),
@@ -233,7 +230,7 @@ fn a_renamed_node_keeps_its_name_in_the_past_and_its_id() {
     let ledgers: BTreeSet<&str> = files.iter().map(|day| &*day.ledger).collect();
     assert_eq!(ledgers.len(), 1, "{files:?}");
     assert!(files.iter().all(|day| day.path.starts_with(directory.path().join("cluster=b"))), "{files:?}");
-    let bill = fleet_bill(&request(directory.path())).unwrap();
+    let bill = whole_bill(directory.path()).unwrap();
     let held = |name: &str| -> u64 {
         let own = bill.lines.iter().filter(|line| line.node.as_ref().is_some_and(|node| node.name == name));
         own.map(|line| line.amounts.parts.held() / SECOND).sum()
@@ -265,7 +262,7 @@ fn a_copied_ledger_exports_only_what_it_added() {
     for world in [&world, &copy] {
         export(&world.path(), directory.path());
     }
-    let bill = fleet_bill(&request(directory.path())).unwrap();
+    let bill = whole_bill(directory.path()).unwrap();
     assert_eq!(by_tenant(&bill), tenants(&[("a", 5_400, 0)]));
     let id: String = world.sql("SELECT uid FROM ledger");
     assert_ne!(copy.sql::<String>("SELECT uid FROM ledger"), id);
@@ -294,7 +291,7 @@ fn a_gpu_that_moved_is_billed_once() {
     }
     let other = book(&[(0, 7_200_000_000_000)]);
     for (book, factor) in [(None, 1), (Some(&other), 2)] {
-        let bill = fleet_bill(&FleetRequest { book, ..request(directory.path()) }).unwrap();
+        let bill = fleet_bill(&source(directory.path()), &at_prices(book)).unwrap();
         let of = |held: u64| held as i128 * 1_000 * factor;
         let billed = by_tenant(&bill).into_iter().filter(|(_, held, _)| *held > 0).collect::<Vec<_>>();
         assert_eq!(billed, tenants(&[("a", 3_600, of(3_600)), ("b", 3_600, of(3_600))]));
@@ -327,11 +324,12 @@ fn a_gpu_that_two_ledgers_hold_at_one_time_is_set_aside_with_its_day_and_the_res
     };
     let expected = [expect("a"), expect("b")];
     for (book, expected) in [(None, &[][..]), (Some(&other), &[]), (None, &expected[..])] {
-        let made = FleetRequest { book, expected, ..request(directory.path()) };
-        let made = only_bill(make_bills(&made, |_| {}).unwrap()).unwrap();
+        let source = ExportSource { expected: expected.to_vec(), ..source(directory.path()) };
+        let made = only_bill(make_bills(&source, &at_prices(book), |_, _| {}).unwrap()).unwrap();
+        let gaps = &made.fleet.as_ref().unwrap().gaps;
         let all = day + next;
         assert_eq!(
-            by_tenant(&made.bill),
+            by_tenant(&made),
             tenants(&[
                 ("a", next, i128::from(next) * 1_000),
                 ("b", all, i128::from(all) * 1_000),
@@ -339,8 +337,8 @@ fn a_gpu_that_two_ledgers_hold_at_one_time_is_set_aside_with_its_day_and_the_res
             ]),
             "what is set aside is not missing"
         );
-        assert!(made.bill.is_balanced(), "{:?}", made.bill.reconciliation);
-        let conflicts = &made.bill.fleet.as_ref().unwrap().conflicts;
+        assert!(made.is_balanced(), "{:?}", made.reconciliation);
+        let conflicts = &made.fleet.as_ref().unwrap().conflicts;
         assert_eq!(conflicts.len(), 1);
         assert_eq!((&*conflicts[0].gpu, &*conflicts[0].date), (&*uuid(0), "2025-11-14"));
         let held: BTreeSet<(&str, u128)> = conflicts[0]
@@ -349,11 +347,10 @@ fn a_gpu_that_two_ledgers_hold_at_one_time_is_set_aside_with_its_day_and_the_res
             .map(|one| (one.ledger.rsplit_once(' ').unwrap().1, one.held.0 / u128::from(SECOND)))
             .collect();
         assert_eq!(held, BTreeSet::from([("a", day.into()), ("c", 1_800)]));
-        assert!(made.gaps.iter().any(|gap| gap.contains("is held in the ledgers")), "{:?}", made.gaps);
+        assert!(gaps.iter().any(|gap| gap.contains("is held in the ledgers")), "{:?}", gaps);
     }
     // A bill of the time after the conflict sets the rest of the day aside too, so that both parts add up.
-    let part = FleetRequest { from: Some(after(4 * 900)), ..request(directory.path()) };
-    let part = fleet_bill(&part).unwrap();
+    let part = fleet_bill(&source(directory.path()), &between(Some(after(4 * 900)), None)).unwrap();
     assert_eq!(by_tenant(&part)[0], ("a".to_owned(), next, i128::from(next) * 1_000));
     let held = part.fleet.unwrap().conflicts[0]
         .ledgers
@@ -381,9 +378,12 @@ fn a_late_rate_changes_the_days_that_it_concerns_and_only_these() {
     drop(Ledger::open(&world.path(), &opening(200 * 900, late)).unwrap());
     // The late rate is of the last two of the four days.
     assert_eq!(export(&world.path(), directory.path()), 2);
-    let bill = fleet_bill(&request(directory.path())).unwrap();
+    let bill = whole_bill(directory.path()).unwrap();
     assert_eq!(by_tenant(&bill), tenants(&[("a", 180_000, (150 * 900 + 50 * 900 * 2) * 1_000)]));
-    assert_eq!(exact(&bill), exact(&Reader::open(&world.path()).unwrap().bill(None, None).unwrap()));
+    assert_eq!(
+        exact(&bill),
+        exact(&Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap())
+    );
 }
 
 /// The quarter hours from the begin of the account to the next midnight.
@@ -440,7 +440,7 @@ fn where_prices_change_their_currency_each_has_a_table_of_its_own() {
     }
     // In another cluster the euro stays.
     export(&node("b", 1, 2 * TO_MIDNIGHT).path(), directory.path());
-    let error = make_bills(&request(directory.path()), |_| {}).unwrap_err().to_string();
+    let error = whole_bill(directory.path()).unwrap_err().to_string();
     assert!(error.contains("choose a shorter period or exports of fewer clusters"), "{error}");
 }
 
@@ -453,12 +453,11 @@ fn a_book_in_another_currency_than_the_account_is_refused() {
         Config::parse(&text, "other.yaml").unwrap().prices
     };
     let of_ledger = |book: PriceBook| {
-        let mut reader = Reader::open(&world.path()).unwrap().with_book(Some(book));
-        reader.bill(None, None).map_err(|error| error.to_string())
+        let mut reader = Reader::open(&world.path()).unwrap();
+        reader.bill(&at_prices(Some(&book))).map_err(|error| error.to_string())
     };
     let of_exports = |book: PriceBook| {
-        let made = FleetRequest { book: Some(&book), ..request(directory.path()) };
-        fleet_bill(&made).map_err(|error| error.to_string())
+        fleet_bill(&source(directory.path()), &at_prices(Some(&book))).map_err(|error| error.to_string())
     };
     for refused in [of_ledger(book("USD")), of_exports(book("USD"))] {
         let error = refused.unwrap_err();
@@ -476,7 +475,7 @@ fn a_book_in_another_currency_than_the_account_is_refused() {
     drop(ledger);
     export(&world.path(), directory.path());
     let usd = book("USD");
-    let bill = fleet_bill(&FleetRequest { book: Some(&usd), ..request(directory.path()) }).unwrap();
+    let bill = fleet_bill(&source(directory.path()), &at_prices(Some(&usd))).unwrap();
     assert_eq!(bill.currency.as_deref(), Some("USD"));
 }
 
@@ -493,9 +492,9 @@ fn what_an_expected_node_did_not_report_is_unobserved() {
         gpus,
         model: Some("NVIDIA A100".into()),
     };
-    let expected = [expect("a", None), expect("b", None), expect("gone", Some(2))];
-    let made = FleetRequest { expected: &expected, ..request(directory.path()) };
-    let bill = fleet_bill(&made).unwrap();
+    let expected = vec![expect("a", None), expect("b", None), expect("gone", Some(2))];
+    let made = ExportSource { expected, ..source(directory.path()) };
+    let bill = fleet_bill(&made, &BillRequest::default()).unwrap();
     assert_eq!(
         by_tenant(&bill),
         tenants(&[
@@ -510,10 +509,10 @@ fn what_an_expected_node_did_not_report_is_unobserved() {
     assert_eq!(notes[0], "exports end before the bill: a (up to 2025-11-14T23:45:00Z)");
     assert!(notes.len() == 2 && notes[1].starts_with("not reported by expected nodes"), "{notes:?}");
     let flat = book(&[(0, 3_600_000_000_000)]);
-    let priced = fleet_bill(&FleetRequest { book: Some(&flat), ..made.clone() }).unwrap();
+    let priced = fleet_bill(&made, &at_prices(Some(&flat))).unwrap();
     assert_eq!(by_tenant(&priced)[0], ("__unobserved__".to_owned(), 16_200, 16_200_000));
-    let unknown = [expect("gone", None)];
-    let error = fleet_bill(&FleetRequest { expected: &unknown, ..made }).unwrap_err().to_string();
+    let unknown = ExportSource { expected: vec![expect("gone", None)], ..made };
+    let error = fleet_bill(&unknown, &BillRequest::default()).unwrap_err().to_string();
     assert!(error.contains("gone is expected and has no export"), "{error}");
 }
 
@@ -551,10 +550,10 @@ fn missing_time_has_the_rate_of_the_latest_time_before_it() {
         gpus: None,
         model: None,
     };
-    let expected = [expect("a", from), expect("b", after(begin * 900))];
-    let made = FleetRequest { expected: &expected, from: Some(from), ..request(directory.path()) };
-    let unobserved = |made: &FleetRequest<'_>| {
-        let bill = fleet_bill(made).unwrap();
+    let expected = vec![expect("a", from), expect("b", after(begin * 900))];
+    let source = ExportSource { expected, ..source(directory.path()) };
+    let unobserved = |request: &BillRequest| {
+        let bill = fleet_bill(&source, request).unwrap();
         assert!(bill.is_balanced());
         let lines = bill.lines.iter().filter(|line| line.tenant == "__unobserved__");
         let held: u64 = lines.clone().map(|line| line.amounts.parts.held()).sum();
@@ -562,10 +561,10 @@ fn missing_time_has_the_rate_of_the_latest_time_before_it() {
         (held / HOUR, money.floor().0)
     };
     // Two hours before its first time at 1, the day at 2, and two hours after its last time at 1.
-    assert_eq!(unobserved(&made), (28, (2 + 24 * 2 + 2) * unit));
+    assert_eq!(unobserved(&between(Some(from), None)), (28, (2 + 24 * 2 + 2) * unit));
     // With a book, at the book's price of that time.
     let dated = book(&[(0, unit), (noon(1), 3 * unit)]);
-    let before = FleetRequest { book: Some(&dated), from: Some(after(0)), ..made };
+    let before = BillRequest { from: Some(after(0)), ..at_prices(Some(&dated)) };
     assert_eq!(unobserved(&before), (26, (12 + 12 * 3 + 2 * 3) * unit));
 }
 
@@ -639,7 +638,7 @@ fn times_of_a_file_that_no_gpu_can_have_are_refused() {
     let held: i128 = day.rows.iter().map(|row| i128::from(row.line.amounts.parts.held())).sum();
     day.header.imbalance = day.header.revision.slot.0.cast_signed() - held;
     fs::write(&path, write_day(&day).unwrap()).unwrap();
-    let error = fleet_bill(&request(directory.path())).unwrap_err().to_string();
+    let error = whole_bill(directory.path()).unwrap_err().to_string();
     assert!(error.contains("idle_ns is 9223372036854775807 in a row"), "{error}");
 }
 
@@ -649,7 +648,7 @@ fn two_agents_with_one_name_are_both_counted_and_named() {
     for gpu in [0, 1] {
         export(&node("a", gpu, 4).path(), directory.path());
     }
-    let bill = fleet_bill(&request(directory.path())).unwrap();
+    let bill = whole_bill(directory.path()).unwrap();
     assert_eq!(by_tenant(&bill), tenants(&[("a", 7_200, 7_200_000)]));
     let notes = &bill.fleet.as_ref().unwrap().notes;
     assert_eq!(
@@ -688,18 +687,17 @@ fn a_damaged_file_is_named_and_left_out_only_on_request() {
     let path = only_file(directory.path());
     for bytes in [&b""[..], b"PAR1 and no more", &fs::read(&path).unwrap()[..500]] {
         fs::write(&path, bytes).unwrap();
-        let error = fleet_bill(&request(directory.path())).unwrap_err().to_string();
+        let error = whole_bill(directory.path()).unwrap_err().to_string();
         assert!(error.contains(path.to_str().unwrap()) && error.contains("--skip-damaged"), "{error}");
     }
-    let bill = fleet_bill(&FleetRequest { skip_damaged: true, ..request(directory.path()) }).unwrap();
+    let skipping = ExportSource { skip_damaged: true, ..source(directory.path()) };
+    let bill = fleet_bill(&skipping, &BillRequest::default()).unwrap();
     assert_eq!(by_tenant(&bill).len(), 1);
     assert_eq!(bill.fleet.as_ref().unwrap().notes, [format!("LEFT OUT, damaged: {}", path.display())]);
     let empty = tempfile::tempdir().unwrap();
-    let error = fleet_bill(&request(empty.path())).unwrap_err().to_string();
+    let error = whole_bill(empty.path()).unwrap_err().to_string();
     assert!(error.contains("there is no file cluster=*/date=*/ledger=*/day.parquet below it"), "{error}");
-    let off_grid =
-        FleetRequest { from: Some(Utc(after(60).0)), skip_damaged: true, ..request(directory.path()) };
-    let error = fleet_bill(&off_grid).unwrap_err().to_string();
+    let error = fleet_bill(&skipping, &between(Some(after(60)), None)).unwrap_err().to_string();
     assert!(error.contains("2025-11-14T22:16:00Z is not on a quarter hour"), "{error}");
 }
 
@@ -715,7 +713,7 @@ fn bill_of(account: &DayAccount) -> Result<Bill, String> {
     let directory = tempfile::tempdir().unwrap();
     let exports = ExportDirectory(directory.path());
     write_file(exports, &account.header, &write_day(account).unwrap()).unwrap();
-    fleet_bill(&request(directory.path())).map_err(|error| error.to_string())
+    whole_bill(directory.path()).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -799,14 +797,14 @@ fn a_damaged_file_that_is_left_out_leaves_no_row_in_the_bill() {
     }
     let mut large = DayAccount { rows, ..account };
     write_file(exports, &large.header, &write_day(&large).unwrap()).unwrap();
-    let skipping =
-        FleetRequest { skip_damaged: true, detail: LineDetail::default(), ..request(directory.path()) };
-    let whole = fleet_bill(&skipping).unwrap();
+    let skipping = ExportSource { skip_damaged: true, ..source(directory.path()) };
+    let by_tenants = BillRequest { detail: LineDetail::default(), ..BillRequest::default() };
+    let whole = fleet_bill(&skipping, &by_tenants).unwrap();
     assert_eq!(by_tenant(&whole), tenants(&[("a", 3_600, 3_600_000), ("b", 3_600, 3_600_000)]));
     let last = large.rows.last_mut().unwrap();
     last.line.exact = ExactMoney::ZERO;
     write_file(exports, &large.header, &write_day(&large).unwrap()).unwrap();
-    let bill = fleet_bill(&skipping).unwrap();
+    let bill = fleet_bill(&skipping, &by_tenants).unwrap();
     assert_eq!(by_tenant(&bill), tenants(&[("b", 3_600, 3_600_000)]));
     assert_eq!(bill.gpus.len(), 1);
     let notes = &bill.fleet.as_ref().unwrap().notes;
@@ -821,12 +819,12 @@ proptest! {
         let directory = tempfile::tempdir().unwrap();
         export(&node("a", 0, 3).path(), directory.path());
         let path = only_file(directory.path());
-        let whole = fleet_bill(&request(directory.path())).unwrap();
+        let whole = whole_bill(directory.path()).unwrap();
         let mut bytes = fs::read(&path).unwrap();
         let place = place.index(bytes.len());
         bytes[place] ^= 1 << bit;
         fs::write(&path, &bytes).unwrap();
-        if let Ok(bill) = fleet_bill(&request(directory.path())) {
+        if let Ok(bill) = whole_bill(directory.path()) {
             prop_assert_eq!(by_tenant(&bill), by_tenant(&whole), "byte {} of {}", place, bytes.len());
         }
     }
@@ -1021,9 +1019,12 @@ fn time_that_is_settled_late_is_in_the_files_of_its_days() {
     hold(&mut ledger, 1, 4..200, "user:b");
     drop(ledger);
     assert_eq!(export(&world.path(), directory.path()), 4);
-    let bill = fleet_bill(&request(directory.path())).unwrap();
+    let bill = whole_bill(directory.path()).unwrap();
     assert_eq!(by_tenant(&bill), tenants(&[("a", 270_000, 270_000_000), ("b", 180_000, 180_000_000)]));
-    assert_eq!(exact(&bill), exact(&Reader::open(&world.path()).unwrap().bill(None, None).unwrap()));
+    assert_eq!(
+        exact(&bill),
+        exact(&Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap())
+    );
 }
 
 #[test]
@@ -1036,12 +1037,12 @@ fn a_gpu_that_was_replaced_is_not_expected_before_or_after_its_account() {
     drop(ledger);
     export(&world.path(), directory.path());
     let expected =
-        [ExpectedNode { node: "a".into(), from: after(0), to: after(12 * 900), gpus: Some(1), model: None }];
-    let made =
-        make_bills(&FleetRequest { expected: &expected, ..request(directory.path()) }, |_| {}).unwrap();
-    let made = only_bill(made).unwrap();
-    assert_eq!(made.gaps, [""; 0]);
-    assert_eq!(by_tenant(&made.bill), tenants(&[("a", 3_600, 3_600_000), ("b", 7_200, 7_200_000)]));
+        ExpectedNode { node: "a".into(), from: after(0), to: after(12 * 900), gpus: Some(1), model: None };
+    let source = ExportSource { expected: vec![expected], ..source(directory.path()) };
+    let made = only_bill(make_bills(&source, &BillRequest::default(), |_, _| {}).unwrap()).unwrap();
+    let gaps = &made.fleet.as_ref().unwrap().gaps;
+    assert_eq!(*gaps, [""; 0]);
+    assert_eq!(by_tenant(&made), tenants(&[("a", 3_600, 3_600_000), ("b", 7_200, 7_200_000)]));
 }
 
 #[test]
@@ -1065,7 +1066,7 @@ fn a_gpu_that_was_lost_under_its_holder_and_works_elsewhere_is_billed_once() {
     for world in [&a, &b] {
         export(&world.path(), directory.path());
     }
-    let bill = fleet_bill(&request(directory.path())).unwrap();
+    let bill = whole_bill(directory.path()).unwrap();
     let billed = by_tenant(&bill).into_iter().filter(|(_, held, money)| *held > 0 || *money > 0);
     assert_eq!(billed.collect::<Vec<_>>(), tenants(&[("a", 3_600, 3_600_000), ("b", 1_800, 1_800_000)]));
     assert!(bill.is_balanced(), "{:?}", bill.reconciliation);
@@ -1081,7 +1082,7 @@ fn a_file_of_another_day_or_another_node_is_refused() {
     let other = ledger.parent().unwrap().with_file_name("date=2025-11-13").join(ledger.file_name().unwrap());
     fs::create_dir_all(&other).unwrap();
     fs::copy(&path, other.join("day.parquet")).unwrap();
-    let error = fleet_bill(&request(directory.path())).unwrap_err().to_string();
+    let error = whole_bill(directory.path()).unwrap_err().to_string();
     assert!(error.contains("it is the file of 2025-11-14 of ledger"), "{error}");
     fs::remove_dir_all(other.parent().unwrap()).unwrap();
     // An image with a ledger in it, where the machine has no id.

@@ -1,16 +1,16 @@
 //! Bills as rows of FOCUS: sums, products, and the rules that the specification has for each column.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use gpumeter::billing::focus::{COLUMNS, FocusError, FocusRow, FocusType, FocusValue, focus_rows};
-use gpumeter::billing::{Bill, ExactMoney, PriceBook};
-use gpumeter::exports::{FleetRequest, LineDetail};
+use gpumeter::billing::{Bill, BillRequest, ExactMoney, PriceBook};
 use gpumeter::ledger::Reader;
 use gpumeter::model::Utc;
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
 
-use super::exports::{export, fleet_bill, node, request};
+use super::exports::{export, fleet_bill, node, source};
 use super::laws::{books, settled, worlds};
 use super::month::{HOURS, MONTH, at};
 use super::world::*;
@@ -47,8 +47,13 @@ fn time(cells: &Cells, name: &str) -> Utc {
 }
 
 fn bill_in(world: &World, zone: &TimeZone, book: &PriceBook) -> Bill {
-    let reader = Reader::open(&world.path()).unwrap().in_zone(zone.clone()).by_day(true);
-    let bill = reader.with_book(Some(book.clone())).bill(None, None).unwrap();
+    let request = BillRequest {
+        zone: zone.clone(),
+        detail: by_day(),
+        book: Some(book.clone()),
+        ..BillRequest::default()
+    };
+    let bill = Reader::open(&world.path()).unwrap().bill(&request).unwrap();
     Bill { billing_account: Some("gpus".into()), invoice_issuer: Some("Example".into()), ..bill }
 }
 
@@ -255,8 +260,8 @@ fn hour(book: &PriceBook) -> (World, Bill) {
 fn whole_quarter_hours_are_exact_without_a_row_for_what_was_rounded() {
     let prices = book(&[(0, 2_100_000_001)]);
     let (world, whole) = hour(&prices);
-    let mut reader = Reader::open(&world.path()).unwrap().by_day(true).with_book(Some(prices));
-    let bill = reader.bill(None, Some(after(3600))).unwrap();
+    let request = BillRequest { detail: by_day(), book: Some(prices), ..between(None, Some(after(3600))) };
+    let bill = Reader::open(&world.path()).unwrap().bill(&request).unwrap();
     let bill = Bill { billing_account: whole.billing_account, invoice_issuer: whole.invoice_issuer, ..bill };
     let rows = focus_rows(&bill).unwrap();
     check_rows(&rows, &bill);
@@ -321,9 +326,8 @@ fn a_zone_without_a_name_is_refused() {
 }
 
 /// The rows of a bill over exports by day.
-fn fleet(request: FleetRequest<'_>) -> Bill {
-    let bill =
-        fleet_bill(&FleetRequest { detail: LineDetail { day: true, ..LineDetail::whole() }, ..request });
+fn fleet(directory: &Path, request: BillRequest) -> Bill {
+    let bill = fleet_bill(&source(directory), &BillRequest { detail: by_day(), ..request });
     Bill { billing_account: Some("gpus".into()), invoice_issuer: Some("Example".into()), ..bill.unwrap() }
 }
 
@@ -333,9 +337,9 @@ fn rows_over_exports_are_those_of_the_ledger() {
     export(&MONTH.path(), directory.path());
     let zone = TimeZone::get("Europe/Zurich").unwrap();
     let (from, to) = (Some(at(0)), Some(at(HOURS)));
-    let made = fleet(FleetRequest { from, to, zone: zone.clone(), ..request(directory.path()) });
-    let mut reader = Reader::open(&MONTH.path()).unwrap().in_zone(zone).by_day(true);
-    let bill = reader.bill(from, to).unwrap();
+    let request = BillRequest { zone, detail: by_day(), ..between(from, to) };
+    let made = fleet(directory.path(), request.clone());
+    let bill = Reader::open(&MONTH.path()).unwrap().bill(&request).unwrap();
     let bill = Bill { billing_account: Some("gpus".into()), invoice_issuer: Some("Example".into()), ..bill };
     let rows = |bill: &Bill| {
         let rows = focus_rows(bill).unwrap();
@@ -353,7 +357,7 @@ fn a_row_over_exports_names_the_node_of_its_gpu() {
     for (name, gpu) in [("a", 0), ("b", 1), ("c", 2)] {
         export(&node(name, gpu, 8).path(), directory.path());
     }
-    let bill = fleet(request(directory.path()));
+    let bill = fleet(directory.path(), BillRequest::default());
     let rows = focus_rows(&bill).unwrap();
     check_rows(&rows, &bill);
     let resources: BTreeSet<String> =

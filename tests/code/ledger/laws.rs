@@ -2,12 +2,10 @@
 
 use gpumeter::account::{Acknowledged, ClosedWindow, LedgerBatch};
 use gpumeter::billing::{
-    Basis, Bill, ExactMoney, LineFilter, PriceBook, Rate, RateKind, RateSelector, Terms, WHOLE_RATE,
+    Basis, Bill, BillRequest, ExactMoney, PriceBook, Rate, RateKind, RateSelector, Terms, WHOLE_RATE,
 };
-use gpumeter::ledger::{ExplainedPart, Reader};
-use gpumeter::model::{
-    Amounts, HolderId, MigProfile, Money, Parts, Row, SlotId, Tariff, Use, VisibleAccount,
-};
+use gpumeter::ledger::Reader;
+use gpumeter::model::{Amounts, HolderId, MigProfile, Money, Parts, Row, SlotId, Tariff, Use};
 use proptest::prelude::*;
 
 use super::world::*;
@@ -181,11 +179,11 @@ proptest! {
     fn adjacent_bills_add_up_to_one_and_each_reconciles((windows, rates) in worlds(), cut in 0..40_u64) {
         let (world, _) = settled(&windows, &rates);
         let mut reader = Reader::open(&world.path()).unwrap();
-        let whole = reader.bill(None, None).unwrap();
+        let whole = reader.bill(&between(None, None)).unwrap();
         let cut = after(cut * 60).min(whole.to);
         let bills = [
-            reader.bill(None, Some(cut)).unwrap(),
-            reader.bill(Some(cut), None).unwrap(),
+            reader.bill(&between(None, Some(cut))).unwrap(),
+            reader.bill(&between(Some(cut), None)).unwrap(),
         ];
         for bill in bills.iter().chain([&whole]) {
             prop_assert_eq!(bill.reconciliation.imbalance, 0);
@@ -212,7 +210,7 @@ proptest! {
     fn the_cost_counters_sum_to_the_gpus_cost_and_survive_a_restart((windows, rates) in worlds()) {
         let (world, acknowledged) = settled(&windows, &rates);
         let mut reader = Reader::open(&world.path()).unwrap();
-        let bill = reader.bill(None, None).unwrap();
+        let bill = reader.bill(&between(None, None)).unwrap();
         let until = acknowledged.slots[&uuid(0)].settled_until;
         prop_assert_eq!(bill.to, until);
         let counted = acknowledged.counters.iter().filter(|(key, _)| key.gpu == uuid(0))
@@ -226,11 +224,10 @@ proptest! {
     #[test]
     fn an_explanation_has_every_line_of_the_bill_and_its_minutes_add_up((windows, rates) in worlds(), book in books()) {
         let (world, _) = settled(&windows, &rates);
-        let reader = || Reader::open(&world.path()).unwrap().with_book(Some(book.clone()));
-        let bill = reader().bill(None, None).unwrap();
-        let (filter, visible) = (LineFilter::default(), VisibleAccount::Everything);
-        let part = ExplainedPart { from: None, to: None, filter: &filter, visible: &visible };
-        let explained = reader().explain(part).unwrap();
+        let reader = || Reader::open(&world.path()).unwrap();
+        let request = BillRequest { book: Some(book), ..BillRequest::default() };
+        let bill = reader().bill(&request).unwrap();
+        let explained = reader().explain(&request).unwrap();
         let lines: Vec<_> = explained.lines.iter().map(|line| line.line.clone()).collect();
         prop_assert_eq!(&lines, &bill.lines);
         for line in &explained.lines {
@@ -250,7 +247,8 @@ proptest! {
     fn any_book_reconciles_and_changes_no_physics((windows, rates) in worlds(), book in books(), other in books()) {
         let (world, _) = settled(&windows, &rates);
         let bill = |book: &PriceBook| {
-            Reader::open(&world.path()).unwrap().with_book(Some(book.clone())).bill(None, None).unwrap()
+            let request = BillRequest { book: Some(book.clone()), ..BillRequest::default() };
+            Reader::open(&world.path()).unwrap().bill(&request).unwrap()
         };
         let (one, two) = (bill(&book), bill(&other));
         prop_assert_eq!(physics(&one), physics(&two));
@@ -265,7 +263,8 @@ proptest! {
             prop_assert!(has_prices(book) || bill.currency.is_none());
             // Full rates: what terms and instances change stands beside.
             let flat = PriceBook { terms: Vec::new(), ..book.clone() };
-            let without = Reader::open(&world.path()).unwrap().with_book(Some(flat)).bill(None, None).unwrap();
+            let request = BillRequest { book: Some(flat), ..BillRequest::default() };
+            let without = Reader::open(&world.path()).unwrap().bill(&request).unwrap();
             prop_assert_eq!(without.reconciliation.gpu_money, bill.reconciliation.gpu_money);
         }
         // Spreading moves money in its own column only.

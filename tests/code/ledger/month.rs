@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock};
 
 use gpumeter::account::{ClosedWindow, GpuRegistration, LedgerBatch};
-use gpumeter::billing::PriceBook;
+use gpumeter::billing::{BillRequest, PriceBook};
 use gpumeter::config::{Config, TenantsConfig};
 use gpumeter::ledger::{Ledger, Opening, Reader};
 use gpumeter::model::{
@@ -18,7 +18,7 @@ use gpumeter::model::{
 };
 use gpumeter::tenants::TenantRules;
 
-use super::world::{Decides, SECOND, World, uuid};
+use super::world::{Decides, SECOND, World, between, uuid};
 use crate::generated::check::{Outcome, check};
 
 /// 2025-10-01T00:00:00+02:00.
@@ -301,9 +301,12 @@ fn every_grouping_and_zone_of_the_month_has_the_same_total_and_days_have_their_h
 fn other_rules_and_a_neighbouring_bill_change_no_total() {
     let world = &MONTH;
     let mut reader = Reader::open(&world.path()).unwrap();
-    let whole = reader.bill(Some(at(0)), Some(at(HOURS))).unwrap();
+    let whole = reader.bill(&between(Some(at(0)), Some(at(HOURS)))).unwrap();
     for cut in [1, 240, 399, 401, 744] {
-        let parts = [reader.bill(Some(at(0)), Some(at(cut))), reader.bill(Some(at(cut)), Some(at(HOURS)))];
+        let parts = [
+            reader.bill(&between(Some(at(0)), Some(at(cut)))),
+            reader.bill(&between(Some(at(cut)), Some(at(HOURS)))),
+        ];
         let exact = |bill: &gpumeter::billing::Bill| {
             gpumeter::billing::ExactMoney::sum(bill.lines.iter().map(|line| line.exact)).unwrap()
         };
@@ -312,11 +315,8 @@ fn other_rules_and_a_neighbouring_bill_change_no_total() {
     }
     // A book of one price: nothing is left of terms and instance prices, and the total is time x price.
     let flat = Config::parse("prices: {currency: EUR, rates: [{gpu_hour: 1}]}", "flat.yaml").unwrap().prices;
-    let flat = Reader::open(&world.path())
-        .unwrap()
-        .with_book(Some(flat))
-        .bill(Some(at(0)), Some(at(HOURS)))
-        .unwrap();
+    let request = BillRequest { book: Some(flat), ..between(Some(at(0)), Some(at(HOURS))) };
+    let flat = Reader::open(&world.path()).unwrap().bill(&request).unwrap();
     assert_eq!(flat.reconciliation.gpu_money.0, 2 * 745 * 1_000_000_000);
     assert!(flat.is_balanced() && flat.lines.iter().all(|line| line.tenant != HolderId::TERMS));
     let held =

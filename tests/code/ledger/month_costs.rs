@@ -110,7 +110,7 @@ fn job(number: usize, account: &str) -> Holder {
 fn compare(world: &World, ledger: &mut Ledger) -> Result<(), TestCaseError> {
     let costs = ledger.month_costs().unwrap().unwrap();
     let begin = costs.month.begin;
-    let bill = Reader::open(&world.path()).unwrap().bill(Some(begin), None).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(&between(Some(begin), None)).unwrap();
     let mut expected = BTreeMap::<String, ExactMoney>::new();
     for line in &bill.lines {
         let sum = expected.entry(line.tenant.clone()).or_default();

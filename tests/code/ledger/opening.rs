@@ -383,7 +383,7 @@ fn the_ledger_of_a_killed_agent_continues_with_its_open_spans_and_its_bill() {
         holders.iter().find(|holder| holder.id.as_str() == "unit:train-llm.service"),
         Some(&Holder::unit("train-llm.service", Some("alice"), Some(1001)))
     );
-    let statement = reader.bill(None, None).unwrap();
+    let statement = reader.bill(&between(None, None)).unwrap();
     assert!(statement.is_balanced());
     let tenants: std::collections::BTreeSet<&str> =
         statement.lines.iter().map(|line| line.tenant.as_str()).collect();
@@ -472,7 +472,7 @@ fn counters_facts_xid_sums_and_the_bill_are_read_back_as_they_were_written() {
         assert_eq!(serde_json::to_string(&holder.facts).unwrap(), world.sql::<String>(&sql));
     }
     assert_eq!(reader.inventory().unwrap().len(), 12);
-    let statement = reader.bill(None, None).unwrap();
+    let statement = reader.bill(&between(None, None)).unwrap();
     assert!(statement.is_balanced());
     let mut billed = BTreeMap::<String, (u64, u64)>::new();
     for line in &statement.lines {

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpumeter::account::LedgerBatch;
-use gpumeter::billing::{Bill, LineFilter, PriceBook, Rate, RateKind, RateSelector, Terms};
-use gpumeter::ledger::{Cause, ExplainedPart, Ledger, Opening, Reader, Retention};
-use gpumeter::model::{
-    Grade, HolderId, Method, Nanoseconds, QUARTER_HOUR, Row, Stamp, Tariff, Utc, VisibleAccount,
-};
+use gpumeter::billing::{Bill, BillRequest, LineDetail, PriceBook, Rate, RateKind, RateSelector, Terms};
+use gpumeter::ledger::{Cause, Ledger, Opening, Reader, Retention};
+use gpumeter::model::{Grade, HolderId, Method, Nanoseconds, QUARTER_HOUR, Row, Stamp, Tariff, Utc};
 use gpumeter::tenants::{TenantRule, TenantRules};
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
@@ -131,7 +129,8 @@ fn bills(world: &World, from: Utc, to: Utc) -> Vec<Bill> {
         for by_day in [false, true] {
             let zone = TimeZone::get(zone).unwrap();
             let month = gpumeter::billing::Month::containing(from, &zone).unwrap();
-            let mut reader = Reader::open(&world.path()).unwrap().in_zone(zone).by_day(by_day);
+            let detail = LineDetail { day: by_day, ..LineDetail::whole() };
+            let mut reader = Reader::open(&world.path()).unwrap();
             let periods = [
                 (None, None),
                 (Some(from), Some(month.end)),
@@ -139,7 +138,10 @@ fn bills(world: &World, from: Utc, to: Utc) -> Vec<Bill> {
                 (Some(from), Some(quarter(to))),
                 (Some(from.plus(QUARTER_HOUR)), Some(from.plus(Nanoseconds(5 * QUARTER_HOUR.0)))),
             ];
-            bills.extend(periods.map(|(from, to)| reader.bill(from, to).unwrap()));
+            bills.extend(periods.map(|(from, to)| {
+                let (zone, detail) = (zone.clone(), detail.clone());
+                reader.bill(&BillRequest { zone, detail, ..between(from, to) }).unwrap()
+            }));
         }
     }
     bills
@@ -248,30 +250,21 @@ fn a_bill_cannot_begin_or_end_inside_a_sum_and_the_error_names_its_edges() {
     for (from, to, edge) in
         [(60, 2 * HOUR, "from"), (0, 2 * HOUR - 60, "to"), (QUARTER + 840, 5 * HOUR, "from")]
     {
-        let error = reader.bill(Some(after(from)), Some(after(to))).unwrap_err();
+        let error = reader.bill(&between(Some(after(from)), Some(after(to)))).unwrap_err();
         assert!(matches!(error.cause, Cause::RolledUp { edge: found, .. } if found == edge), "{error}");
     }
-    let error = reader.bill(Some(after(60)), None).unwrap_err().to_string();
+    let error = reader.bill(&between(Some(after(60)), None)).unwrap_err().to_string();
     assert!(error.contains("from: 2025-11-14T22:16:00Z is inside a quarter hour"), "{error}");
     assert!(error.contains("give 2025-11-14T22:15:00Z or 2025-11-14T22:30:00Z"), "{error}");
     // Where minutes are kept, any minute will do; also the very edge.
-    let kept = reader.bill(Some(after(2 * HOUR)), Some(after(2 * HOUR + 60))).unwrap();
+    let kept = reader.bill(&between(Some(after(2 * HOUR)), Some(after(2 * HOUR + 60)))).unwrap();
     assert_eq!(kept.reconciliation.slot, Nanoseconds::from_seconds(60).into());
 }
 
 #[test]
 fn an_explanation_shows_quarter_hours_where_only_these_are_kept() {
     let (world, mut ledger) = six_hours();
-    let explain = || {
-        let filter = LineFilter::default();
-        let part = ExplainedPart {
-            from: Some(after(0)),
-            to: None,
-            filter: &filter,
-            visible: &VisibleAccount::Everything,
-        };
-        Reader::open(&world.path()).unwrap().explain(part).unwrap()
-    };
+    let explain = || Reader::open(&world.path()).unwrap().explain(&between(Some(after(0)), None)).unwrap();
     let before = explain();
     while ledger.retain(Retention { minutes: hours(4), quarter_hours: hours(100) }).unwrap() {}
     let now = explain();
@@ -303,7 +296,7 @@ fn time_that_is_settled_late_is_added_to_the_sums() {
         .commit(&LedgerBatch { now: after(4 * HOUR), closed: vec![gap], ..LedgerBatch::default() })
         .unwrap();
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM minute WHERE minute_ns % 900000000000 > 0"), 0);
-    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     assert_eq!(bill.reconciliation.slot, Nanoseconds::from_seconds(8 * HOUR).into());
     assert!(bill.is_balanced());
     assert!(!ledger.retain(AT_ONCE).unwrap());
@@ -312,7 +305,7 @@ fn time_that_is_settled_late_is_added_to_the_sums() {
 #[test]
 fn deletion_keeps_counters_and_later_bills_and_earlier_ones_say_what_is_gone() {
     let (world, mut ledger) = six_hours();
-    let later = || Reader::open(&world.path()).unwrap().bill(Some(after(5 * HOUR)), None).unwrap();
+    let later = || Reader::open(&world.path()).unwrap().bill(&between(Some(after(5 * HOUR)), None)).unwrap();
     let before = later();
     let counters = |world: &World| -> Vec<String> {
         rows(world).into_iter().filter(|row| row.starts_with("co")).collect()
@@ -323,7 +316,7 @@ fn deletion_keeps_counters_and_later_bills_and_earlier_ones_say_what_is_gone() {
     assert_eq!((later(), counters(&world)), (before, counted.clone()));
     assert_eq!(world.sql::<i64>("SELECT min(minute_ns) FROM minute") as u64, after(3 * HOUR).0);
     assert_eq!(world.sql::<i64>("SELECT min(minute_ns) FROM account") as u64, after(3 * HOUR).0);
-    let error = Reader::open(&world.path()).unwrap().bill(None, None).unwrap_err();
+    let error = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap_err();
     assert!(matches!(error.cause, Cause::Deleted { until, .. } if until == after(3 * HOUR)), "{error}");
     assert!(error.to_string().contains("is before 2025-11-15T01:15:00Z"), "{error}");
     drop(ledger);

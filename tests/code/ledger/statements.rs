@@ -11,7 +11,7 @@ use gpumeter::billing::statement::{
     Credit, Document, DocumentId, Issued, Statement, StatementError, StoredDocument, changed_fields,
     check_closable, check_credit, open_credits,
 };
-use gpumeter::billing::{Bill, Fleet, PriceBook};
+use gpumeter::billing::{Bill, BillRequest, Fleet, PriceBook};
 use gpumeter::ledger::{
     Cause, ClosedPeriod, Ledger, Reader, RecordedDocument, StatementOrder, forget, record_statement,
 };
@@ -50,8 +50,8 @@ fn document(period: ClosedPeriod, number: &str, is_credit: bool) -> StatementOrd
 }
 
 fn bill(world: &World, from: u64, to: u64) -> Bill {
-    let mut reader = Reader::open(&world.path()).unwrap().by_day(true);
-    reader.bill(Some(after(from)), Some(after(to))).unwrap()
+    let request = BillRequest { detail: by_day(), ..between(Some(after(from)), Some(after(to))) };
+    Reader::open(&world.path()).unwrap().bill(&request).unwrap()
 }
 
 #[test]
@@ -254,8 +254,8 @@ proptest! {
         (windows, rates) in worlds(), book in books(), chosen in any::<prop::sample::Index>(),
     ) {
         let (world, _) = settled(&windows, &rates);
-        let mut reader = Reader::open(&world.path()).unwrap().by_day(true).with_book(Some(book));
-        let bill = reader.bill(None, None).unwrap();
+        let request = BillRequest { detail: by_day(), book: Some(book), ..BillRequest::default() };
+        let bill = Reader::open(&world.path()).unwrap().bill(&request).unwrap();
         let (text, stored) = statement(bill, "0001").with_digest().unwrap();
         let read = Document::read(&text).unwrap();
         prop_assert!(read.is_unchanged);

@@ -175,7 +175,7 @@ fn the_bills_of_earlier_builds_stay_the_same() {
 fn the_time_that_an_older_agent_settled_keeps_its_prices() {
     let world = World::of_rows(FIXTURES[1].rows);
     let (mut ledger, recovered) = Ledger::open(&world.path(), &opening(0, PriceBook::default())).unwrap();
-    let bill = |world: &World| Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let bill = |world: &World| Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     let before = bill(&world).reconciliation;
     let rate = Rate { from: Some(Utc(0)), ..book(&[(0, 9_000_000_000)]).rates.remove(0) };
     let mut late = PriceBook { rates: vec![rate], ..PriceBook::default() };

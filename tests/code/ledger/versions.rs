@@ -171,7 +171,7 @@ fn a_changed_rule_holds_from_the_next_quarter_hour_on_and_the_past_keeps_its_ten
     }
     drop(ledger);
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM history WHERE kind = 'rules'"), 2);
-    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     assert!(bill.is_balanced());
     let lines = bill.lines.iter().map(|line| (&*line.tenant, line.amounts.parts.held() / SECOND));
     let mut sums = BTreeMap::new();
@@ -184,7 +184,7 @@ fn a_changed_rule_holds_from_the_next_quarter_hour_on_and_the_past_keeps_its_ten
         .unwrap()
         .execute_batch("DELETE FROM history WHERE kind = 'rules'")
         .unwrap();
-    let without = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let without = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     assert_eq!(without.reconciliation, bill.reconciliation);
     let tenants: Vec<&str> = without.lines.iter().map(|line| &*line.tenant).collect();
     assert!(tenants.contains(&"physics") && !tenants.contains(&"lab"), "{tenants:?}");
@@ -200,11 +200,11 @@ fn a_rule_with_a_begin_in_the_past_names_the_tenant_of_then_and_leaves_counters_
     let holders = vec![of_account("211", "physics")];
     ledger.commit(&LedgerBatch { now: after(0), holders, ..LedgerBatch::default() }).unwrap();
     settle(&mut ledger, 0, 0..2 * QUARTER, "slurm:alpha/211");
-    let before = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let before = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     let mut late = physics_is("lab").as_ref().clone();
     late.rules[0].from = Some(after(QUARTER));
     ledger.replace_tenant_rules(&Arc::new(late), boottime(2 * QUARTER)).unwrap();
-    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(&between(None, None)).unwrap();
     let held: Vec<_> =
         bill.lines.iter().map(|line| (&*line.tenant, line.amounts.parts.held() / SECOND)).collect();
     assert_eq!(held, [("lab", QUARTER), ("physics", QUARTER)]);
@@ -226,7 +226,7 @@ fn the_bill_has_a_line_for_each_account_of_a_job() {
     }
     drop(ledger);
     let mut reader = gpumeter::ledger::Reader::open(&world.path()).unwrap();
-    let statement = reader.bill(None, None).unwrap();
+    let statement = reader.bill(&between(None, None)).unwrap();
     assert!(statement.is_balanced());
     let lines = statement.lines.iter().map(|line| {
         let held = line.amounts.parts.held() / SECOND;

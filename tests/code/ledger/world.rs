@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gpumeter::account::{ClosedWindow, CounterKey, GpuRegistration, LedgerBatch, OpenSpans, Recovered};
-use gpumeter::billing::{PriceBook, Rate, RateKind, RateSelector};
+use gpumeter::billing::{BillRequest, LineDetail, PriceBook, Rate, RateKind, RateSelector};
 use gpumeter::ledger::{Error, Ledger, Opening};
 use gpumeter::model::{
     ActivitySource, Amounts, Fraction, GpuId, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
@@ -196,6 +196,16 @@ impl Decides for Ledger {
     fn replace_tenant_rules(&mut self, rules: &Arc<TenantRules>, decided: Nanoseconds) -> Result<(), Error> {
         self.decide(Decision { book: None, rules: Some(Arc::clone(rules)), decided })
     }
+}
+
+/// A request for the bill of a period.
+pub(crate) fn between(from: Option<Utc>, to: Option<Utc>) -> BillRequest {
+    BillRequest { from, to, ..BillRequest::default() }
+}
+
+/// How finely lines are told apart in a bill by day.
+pub(crate) fn by_day() -> LineDetail {
+    LineDetail { day: true, ..LineDetail::whole() }
 }
 
 pub(crate) fn bytes(path: &Path) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpumeter::account::{CounterKey, Recovered};
-use gpumeter::billing::BillLine;
+use gpumeter::billing::{BillLine, BillRequest};
 use gpumeter::catalogue::{AccountValue, Level};
 use gpumeter::holders::{Allocation, IdentifiedProcess, Identities};
 use gpumeter::host::Pci;
@@ -337,7 +337,11 @@ impl World {
 
     /// The lines of a bill over all that is settled.
     pub(crate) fn bill(&self) -> Vec<BillLine> {
-        Reader::open(&self.directory.path().join("ledger.db")).unwrap().bill(None, None).unwrap().lines
+        Reader::open(&self.directory.path().join("ledger.db"))
+            .unwrap()
+            .bill(&BillRequest::default())
+            .unwrap()
+            .lines
     }
 
     /// Executes SQL on the ledger's file; returns the number of changed rows.
