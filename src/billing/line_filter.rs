@@ -9,43 +9,40 @@ use crate::model::{Fact, HolderId};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineFilter {
     /// Of that Slurm job, or of one of its steps.
-    pub job: Option<JobId>,
-    /// On the GPU with that index or UUID.
-    pub gpu: Option<String>,
-    /// Of that tenant.
-    pub tenant: Option<String>,
-    /// Of that workload, or of one within it.
-    pub workload: Option<String>,
-    /// Of holders of that kind.
-    pub kind: Option<String>,
-    /// With these labels of `gpu_workload_info`.
-    pub labels: BTreeMap<String, String>,
+    job: Option<JobId>,
+    /// On that GPU, of that tenant, workload or kind of holder, and with these labels of `gpu_workload_info`, by name.
+    values: BTreeMap<String, String>,
 }
 
+/// What a filter has besides `job` and labels.
+const PROPERTIES: [&str; 4] = ["gpu", "tenant", "workload", "kind"];
+
 impl LineFilter {
+    /// The filter of these parameters.
+    ///
+    /// # Errors
+    /// Those of [`LineFilter::set`].
+    pub fn of<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, String> {
+        let mut filter = Self::default();
+        parameters.into_iter().try_for_each(|(name, value)| filter.set(name, value))?;
+        Ok(filter)
+    }
+
     /// Sets what a parameter of that name means.
     ///
     /// # Errors
     /// There is no such parameter, the value is none for it, or it is given twice.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let is_new = match name {
-            "job" => {
-                let job = JobId::parse(value).map_err(|problem| format!("job={value}: {problem}"))?;
-                self.job.replace(job).is_none()
-            }
-            "gpu" => self.gpu.replace(value.to_owned()).is_none(),
-            "tenant" => self.tenant.replace(value.to_owned()).is_none(),
-            "workload" => self.workload.replace(value.to_owned()).is_none(),
-            "kind" => self.kind.replace(value.to_owned()).is_none(),
-            _ if Fact::ALL.iter().any(|fact| fact.label() == name) => {
-                self.labels.insert(name.to_owned(), value.to_owned()).is_none()
-            }
-            _ => {
-                return Err(format!(
-                    "unknown parameter {name:?}; use from, to, time_zone, job, gpu, tenant, workload, kind, or a label of \
-                     gpu_workload_info"
-                ));
-            }
+        let is_new = if name == "job" {
+            let job = JobId::parse(value).map_err(|problem| format!("job={value}: {problem}"))?;
+            self.job.replace(job).is_none()
+        } else if PROPERTIES.contains(&name) || Fact::ALL.iter().any(|fact| fact.label() == name) {
+            self.values.insert(name.to_owned(), value.to_owned()).is_none()
+        } else {
+            return Err(format!(
+                "unknown parameter {name:?}; use from, to, time_zone, job, gpu, tenant, workload, kind, or a label of \
+                 gpu_workload_info"
+            ));
         };
         if is_new { Ok(()) } else { Err(format!("{name} is given twice; give it once")) }
     }
@@ -53,15 +50,7 @@ impl LineFilter {
     /// The parameters that [`LineFilter::set`] reads.
     pub fn parameters(&self) -> Vec<(&str, String)> {
         let job = self.job.as_ref().map(|job| ("job", job.to_string()));
-        let texts = [
-            ("gpu", &self.gpu),
-            ("tenant", &self.tenant),
-            ("workload", &self.workload),
-            ("kind", &self.kind),
-        ];
-        let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
-        let labels = self.labels.iter().map(|(name, text)| (&**name, text.clone()));
-        job.into_iter().chain(texts).chain(labels).collect()
+        job.into_iter().chain(self.values.iter().map(|(name, text)| (&**name, text.clone()))).collect()
     }
 
     /// Keeps the lines that are asked for.
@@ -79,17 +68,15 @@ impl LineFilter {
 
     /// Whether everything but the job selects the line.
     fn selects(&self, line: &BillLine) -> bool {
-        let is = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|text| text == found);
-        let is_gpu =
-            |wanted: &String| *wanted == *line.gpu.uuid || wanted.parse() == Ok::<u32, _>(line.gpu.index);
-        let is_workload = |wanted: &String| {
-            line.holder.name() == wanted || line.holder.is_within(&HolderId::new(wanted.as_str()))
-        };
-        is(&self.tenant, &line.tenant)
-            && is(&self.kind, line.holder.kind().name())
-            && self.gpu.as_ref().is_none_or(is_gpu)
-            && self.workload.as_ref().is_none_or(is_workload)
-            && self.labels.iter().all(|(name, text)| line.labels.get(name) == Some(text))
+        self.values.iter().all(|(name, wanted)| match &**name {
+            "gpu" => *wanted == *line.gpu.uuid || wanted.parse() == Ok::<u32, _>(line.gpu.index),
+            "tenant" => *wanted == line.tenant,
+            "workload" => {
+                line.holder.name() == wanted || line.holder.is_within(&HolderId::new(wanted.as_str()))
+            }
+            "kind" => line.holder.kind().name() == wanted,
+            label => line.labels.get(label) == Some(wanted),
+        })
     }
 }
 
@@ -116,9 +103,7 @@ mod tests {
     }
 
     fn filter(parameters: &[(&str, &str)]) -> LineFilter {
-        let mut filter = LineFilter::default();
-        parameters.iter().for_each(|(name, value)| filter.set(name, value).unwrap());
-        filter
+        LineFilter::of(parameters.iter().copied()).unwrap()
     }
 
     fn count(lines: &[BillLine], parameters: &[(&str, &str)]) -> usize {
@@ -174,10 +159,10 @@ mod tests {
         let all = [
             ("job", "7.0"),
             ("gpu", "1"),
+            ("k8s_pod_name", "p"),
+            ("kind", "slurm"),
             ("tenant", "t"),
             ("workload", "w"),
-            ("kind", "slurm"),
-            ("k8s_pod_name", "p"),
         ];
         let filter = filter(&all);
         let parameters = filter.parameters();

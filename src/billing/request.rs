@@ -281,6 +281,6 @@ mod tests {
         assert_eq!(error(&[("by", "week")]), r#"by="week" is not known; give by=day, or leave it out"#);
         assert_eq!(error(&[("from", "1"), ("from", "2")]), "from is given twice; give it once");
         assert!(error(&[("form", "1")]).contains(r#"unknown parameter "form"; use from, to, "#));
-        assert_eq!(parse(&[("gpu", "1")]).unwrap().filter.gpu.as_deref(), Some("1"));
+        assert_eq!(parse(&[("gpu", "1")]).unwrap().filter, LineFilter::of([("gpu", "1")]).unwrap());
     }
 }

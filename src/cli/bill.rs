@@ -14,6 +14,7 @@ pub(super) mod job;
 mod job_list;
 mod job_report;
 mod job_sum;
+mod line_id;
 mod progress;
 mod split;
 mod text;
@@ -101,7 +102,7 @@ pub(super) struct BillCommand {
     /// Prices and terms of a configuration file in place of the recorded ones; needs --ledger or --exports.
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     book: Option<PathBuf>,
-    /// Print CSV: one line per group of --by and rate, with an id that stays the same for a period. A text that begins with =, +,
+    /// Print CSV: one line per group of --by and rate, with an id that explain takes and that stays the same while a month grows. A text that begins with =, +,
     /// - or @ has an apostrophe before it, so that no spreadsheet reads it as a formula; names are shown as in the table.
     #[arg(long, conflicts_with_all = ["json", "html"])]
     csv: bool,
@@ -347,13 +348,14 @@ impl BillSource {
         command: &str,
         period: [Option<&str>; 2],
         filter: LineFilter,
+        detail: LineDetail,
     ) -> Result<Explanation, Failure> {
         if self.exports.is_none() && self.ledger.is_none() {
             let period = parameters(period, self.time_zone.as_deref());
             let parameters = period.chain(filter.parameters());
             return self.get("/api/v1/explain", parameters, |text| serde_json::from_str(text));
         }
-        let request = BillRequest { filter, ..self.request(period)? };
+        let request = BillRequest { filter, detail, ..self.request(period)? };
         let Some(directory) = &self.exports else {
             return self.read(command, |reader| reader.explain(&request));
         };
@@ -394,10 +396,16 @@ pub(super) fn days_of(option: &str, month: &str) -> Result<[String; 2], Failure>
     Ok([first, next].map(|day| day.to_string()))
 }
 
-/// Percent-encodes a value for a query.
+/// Percent-encodes a value for a query or an id.
 fn encode(value: &str) -> String {
-    const PLAIN: &AsciiSet =
-        &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
+    const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+        .remove(b'-')
+        .remove(b'.')
+        .remove(b'_')
+        .remove(b'~')
+        .remove(b':')
+        .remove(b'/')
+        .remove(b'@');
     utf8_percent_encode(value, PLAIN).to_string()
 }
 

@@ -34,7 +34,8 @@ fn a_line_of_a_csv_bill_is_explained_by_its_id_from_the_agent_and_from_its_ledge
     let cell = |name: &str| row[heads.iter().position(|head| *head == name).unwrap()];
     let id = cell("line");
     let page = text(&["explain", id, "--to", to, "--url", &url]);
-    assert!(page.starts_with(&format!("Line {id}, tenant alice, gpu {}, rate ", cell("gpu"))), "{page}");
+    assert!(id.starts_with("tenant+gpu=alice+GPU-"), "{id}");
+    assert!(page.starts_with(&format!("Line {id}\n")), "{page}");
     for words in ["SIMULATED", "EXAMPLE PRICES", "tenant     alice from ", "rate       ", "in force always"] {
         assert!(page.contains(words), "{words:?} in {page}");
     }
@@ -50,8 +51,9 @@ fn a_line_of_a_csv_bill_is_explained_by_its_id_from_the_agent_and_from_its_ledge
         text(&["bill", "--csv", "--by", "day,tenant", "--to", to, "--time-zone", "UTC", "--url", &url]);
     let of_day = by_day.lines().rfind(|line| line.contains(",alice,")).unwrap().rsplit(',').next().unwrap();
     let page_of_day = text(&["explain", of_day, "--to", to, "--time-zone", "UTC", "--url", &url]);
-    assert!(page_of_day.starts_with(&format!("Line {of_day}, day 20")), "{page_of_day}");
-    assert!(page_of_day.contains(", tenant alice, rate "), "{page_of_day}");
+    assert!(of_day.starts_with("day+tenant=20") && of_day.contains("+alice+"), "{of_day}");
+    assert!(page_of_day.starts_with(&format!("Line {of_day}\n")), "{page_of_day}");
+    assert!(page_of_day.contains("tenant     alice from "), "{page_of_day}");
     let stored = demo.directory.path().join("ledger.db");
     let stored = stored.to_str().unwrap();
     let running = output(&["explain", id, "--to", to, "--ledger", stored]);
@@ -79,10 +81,14 @@ fn a_line_of_a_csv_bill_is_explained_by_its_id_from_the_agent_and_from_its_ledge
     assert!(json["lines"][0]["labels"].get("user_name").is_none(), "{json}");
     let with_names = text(&[&from_ledger[..], &["--json", "--names"]].concat());
     assert!(with_names.contains("\"user_name\": \"alice\""), "{with_names}");
-    let other = output(&["explain", id, "--from", "2020-01-01", "--to", to, "--ledger", stored]);
+    let other = "tenant+gpu=nobody+0+1";
+    let other = output(&["explain", other, "--from", "2020-01-01", "--to", to, "--ledger", stored]);
     let problem = String::from_utf8_lossy(&other.stderr).into_owned();
     assert_eq!(other.status.code(), Some(1));
-    assert!(problem.contains(&format!("no line {id} in the bill from 2020-01-01")), "{problem}");
+    let told = "Line tenant+gpu=nobody+0+1 has no line in the bill from 2020-01-01";
+    assert!(problem.contains(told), "{problem}");
+    let old = output(&["explain", "880589090336ad6c", "--ledger", stored]);
+    assert_eq!(old.status.code(), Some(2), "{old:?}");
     let unit = output(&["explain", "unit:nobody.service", "--ledger", stored]);
     assert_eq!(unit.status.code(), Some(1), "{unit:?}");
 }

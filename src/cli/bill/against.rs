@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::job_report::zone;
 use super::text::begin;
 use super::{BillSource, Failure, print, print_data};
-use crate::billing::{Bill, ComparedJob, JobComparison, LineFilter, compare_jobs, parse_sacct};
+use crate::billing::{Bill, ComparedJob, JobComparison, LineDetail, LineFilter, compare_jobs, parse_sacct};
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable, text};
 use crate::cli::wrap;
 use crate::file;
@@ -47,9 +47,9 @@ impl AgainstOptions {
         json: bool,
     ) -> Result<bool, Failure> {
         let Some(file) = &self.against else { return Ok(false) };
-        let filter = LineFilter { kind: Some("slurm".into()), ..LineFilter::default() };
+        let filter = LineFilter::of([("kind", "slurm")]).map_err(Failure::wrong)?;
         let text = read(file)?;
-        let explanation = source.explanation("bill", period, filter)?;
+        let explanation = source.explanation("bill", period, filter, LineDetail::whole())?;
         let bill = &explanation.bill;
         if bill.time_zone.starts_with(['+', '-']) {
             return Err(Failure::wrong(

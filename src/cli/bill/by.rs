@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use crate::billing::{Bill, BillLine, BillRate, LineDetail};
+use crate::billing::{Bill, BillLine, BillRate, LineDetail, LineFilter};
 use crate::model::{Fact, GpuId, PodLabel, RESERVED};
 
 /// The properties by which lines are grouped.
@@ -192,35 +192,6 @@ impl FromStr for BillProperty {
 }
 
 impl BillGrouping {
-    /// A grouping by rate that has a group of these names, and the lines of the group; groupings by one property are searched
-    /// first.
-    pub(super) fn find(
-        bill: &Bill,
-        is_wanted: impl Fn(&Self, &[String]) -> bool,
-    ) -> Option<(Self, Vec<usize>)> {
-        let all: Vec<(BillProperty, Vec<(u32, String)>)> = BillProperty::of_bill(bill)
-            .into_iter()
-            .map(|property| (property.clone(), property.groups(bill)))
-            .collect();
-        let rates = (BillProperty::Word(&RATE), BillProperty::Word(&RATE).groups(bill));
-        let singles = all.iter().map(|one| vec![one]);
-        let pairs = all.iter().flat_map(|one| all.iter().map(move |other| vec![one, other]));
-        singles.chain(pairs.filter(|pair| pair[0].0 != pair[1].0)).find_map(|mut properties| {
-            properties.push(&rates);
-            let by = Self(properties.iter().map(|(property, _)| property.clone()).collect());
-            let mut groups = BTreeMap::<Vec<&str>, Vec<usize>>::new();
-            for line in 0..bill.lines.len() {
-                let names = properties.iter().map(|(_, groups)| &*groups[line].1).collect();
-                groups.entry(names).or_default().push(line);
-            }
-            let is_group = |names: &[&str]| {
-                is_wanted(&by, &names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
-            };
-            let found = groups.into_iter().find(|(names, _)| is_group(names));
-            found.map(|(_, lines)| (by, lines))
-        })
-    }
-
     /// The headings of its columns.
     pub(super) fn names(&self) -> Vec<&str> {
         self.0.iter().map(BillProperty::name).collect()
@@ -286,6 +257,38 @@ impl BillGrouping {
         })
     }
 
+    /// Whether what is known of GPUs and tenants of the whole bill tells the groups of its lines.
+    pub(super) fn needs_bill(&self) -> bool {
+        self.has("model") || self.0.iter().any(|property| matches!(property, BillProperty::Attribute(_)))
+    }
+
+    /// What a line has of each property, whatever other lines there are; the names of its groups may depend on them.
+    pub(super) fn values(&self, names: &[String], line: &BillLine) -> Vec<String> {
+        let value = |(property, name): (&BillProperty, &String)| match property.name() {
+            "gpu" => line.gpu.uuid.to_string(),
+            "workload" if !line.holder.is_remainder() => format!("{}@{}", line.holder, line.tenant),
+            _ => name.clone(),
+        };
+        self.0.iter().zip(names).map(value).collect()
+    }
+
+    /// What lines with these values have in common.
+    pub(super) fn filter(&self, values: &[String]) -> Result<LineFilter, String> {
+        let values = values.iter().map(String::as_str);
+        let parameters = self.0.iter().zip(values).filter(|(_, value)| *value != NONE);
+        let parameters = parameters.filter_map(|(property, value)| match (property, property.name()) {
+            // Unheld time has the name of its tenant in all groups.
+            _ if value.starts_with(RESERVED) => Some(("tenant", value)),
+            (_, "tenant") => Some(("tenant", value)),
+            (_, "workload") => Some(("workload", value.rsplit_once('@')?.0)),
+            (_, "gpu" | "uuid") => Some(("gpu", value)),
+            (BillProperty::Fact(fact), _) => Some((fact.label(), value)),
+            _ => None,
+        });
+        // Of two properties of unheld time both say its tenant.
+        LineFilter::of(parameters.collect::<BTreeMap<_, _>>())
+    }
+
     /// The group of each line.
     pub(super) fn groups(&self, bill: &Bill) -> Vec<GroupKey> {
         let mut groups = vec![GroupKey::new(); bill.lines.len()];
@@ -299,21 +302,6 @@ impl BillGrouping {
 }
 
 impl BillProperty {
-    /// All by which the lines of a bill can be told apart.
-    fn of_bill(bill: &Bill) -> Vec<Self> {
-        let words = WORDS.iter().map(Self::Word);
-        let facts = Fact::ALL.iter().map(|fact| Self::Fact(*fact));
-        let labels: BTreeSet<&String> = bill.lines.iter().flat_map(|line| line.labels.keys()).collect();
-        let labels = labels.into_iter().filter(|label| label.starts_with(PodLabel::PREFIX));
-        let attributes: BTreeSet<&String> =
-            bill.tenant_attributes.values().flat_map(BTreeMap::keys).collect();
-        words
-            .chain(facts)
-            .chain(labels.map(|label| Self::PodLabel(label.clone())))
-            .chain(attributes.into_iter().map(|name| Self::Attribute(name.clone())))
-            .collect()
-    }
-
     /// The heading of its column.
     fn name(&self) -> &str {
         match self {

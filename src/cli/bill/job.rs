@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{BillSource, Failure, job_list, job_report, job_sum, print, print_data};
-use crate::billing::{Explanation, JobId, JobSummary, LineFilter};
+use crate::billing::{Explanation, JobId, JobSummary, LineDetail, LineFilter};
 use crate::cli::report::text;
 use crate::model::{DAY, Fact, QUARTER_HOUR, Utc};
 
@@ -54,7 +54,7 @@ pub(in crate::cli) struct JobCommand {
 impl JobCommand {
     pub(in crate::cli) fn run(&self) -> Result<(), Failure> {
         if self.list {
-            let explanation = self.explanation(LineFilter::default())?;
+            let explanation = self.explanation(None)?;
             let page = job_list::page(&explanation, self.json)?;
             return if self.json { print_data(&page) } else { print(&page) };
         }
@@ -73,7 +73,7 @@ impl JobCommand {
     }
 
     fn summary(&self, id: &JobId) -> Result<JobSummary, Failure> {
-        let explanation = self.explanation(LineFilter { job: Some(id.clone()), ..LineFilter::default() })?;
+        let explanation = self.explanation(Some(id))?;
         if explanation.lines.is_empty() {
             let readable = super::text::readable;
             return Err(Failure::found(format!(
@@ -90,20 +90,22 @@ impl JobCommand {
     }
 
     /// The account of the jobs that are asked for.
-    fn explanation(&self, filter: LineFilter) -> Result<Explanation, Failure> {
+    fn explanation(&self, job: Option<&JobId>) -> Result<Explanation, Failure> {
         let from = match &self.from {
             Some(from) => from.clone(),
             None => self.first_day()?,
         };
-        let labels = [
-            (Fact::SlurmCluster, &self.cluster),
-            (Fact::SlurmUser, &self.slurm_user),
-            (Fact::SlurmAccount, &self.slurm_account),
+        let job = job.map(ToString::to_string);
+        let given = [
+            ("job", job.as_deref()),
+            (Fact::SlurmCluster.label(), self.cluster.as_deref()),
+            (Fact::SlurmUser.label(), self.slurm_user.as_deref()),
+            (Fact::SlurmAccount.label(), self.slurm_account.as_deref()),
+            ("kind", Some("slurm")),
         ];
-        let labels =
-            labels.into_iter().filter_map(|(fact, text)| Some((fact.label().to_owned(), text.clone()?)));
-        let filter = LineFilter { kind: Some("slurm".into()), labels: labels.collect(), ..filter };
-        self.source.explanation("job", [Some(&*from), self.to.as_deref()], filter)
+        let given = given.into_iter().filter_map(|(name, text)| Some((name, text?)));
+        let filter = LineFilter::of(given).map_err(Failure::wrong)?;
+        self.source.explanation("job", [Some(&*from), self.to.as_deref()], filter, LineDetail::whole())
     }
 
     /// The start of the quarter hour some days before the end of the period or, where that is later, of the account: old minutes

@@ -113,7 +113,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("gpumeter-explain", "gpumeter explain 4711", "Why a Slurm job costs what it costs."),
     (
         "gpumeter-explain",
-        "gpumeter explain 880589090336ad6c --month 2026-10",
+        "gpumeter explain tenant=lab+1 --month 2026-10",
         "A line of the bill of that month, by its id in the CSV.",
     ),
     ("gpumeter-explain", "gpumeter explain gpu:3 --json", "All lines of a GPU, exact."),

@@ -40,8 +40,7 @@ fn commit(ledger: &mut Ledger, to: u64, closed: ClosedWindow) {
 }
 
 fn explain(world: &World, parameters: &[(&str, &str)], visible: &VisibleAccount) -> Explanation {
-    let mut filter = LineFilter::default();
-    parameters.iter().for_each(|(name, value)| filter.set(name, value).unwrap());
+    let filter = LineFilter::of(parameters.iter().copied()).unwrap();
     let request = BillRequest { filter, visible: visible.clone(), ..BillRequest::default() };
     Reader::open(&world.path()).unwrap().explain(&request).unwrap()
 }
