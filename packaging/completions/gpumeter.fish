@@ -115,7 +115,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l invoice-issue
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l skip-damaged -d 'With --exports, leave damaged files out; the bill names them'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by and rate, with an id that stays the same for a period. A text that begins with =, +, - or @ has an apostrophe before it, so that no spreadsheet reads it as a formula; names are shown as in the table'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by and rate, with an id that explain takes and that stays the same while a month grows. A text that begins with =, +, - or @ has an apostrophe before it, so that no spreadsheet reads it as a formula; names are shown as in the table'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l html -d 'Print one HTML file to send on, with plots: it has no script and loads nothing'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds; an array of bills where prices changed their currency'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l over-budget -d 'List the tenants that cost more in --month, or in this month so far, than their budget (tenants.budgets), and exit with status 1 if there are any'

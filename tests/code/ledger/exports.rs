@@ -423,7 +423,8 @@ fn where_prices_change_their_currency_each_has_a_table_of_its_own() {
         );
         // One line of the second table, by the id that its CSV has.
         let id = csv.lines().last().unwrap().rsplit(',').next().unwrap();
-        let explained = [&["explain", id], &source[..]].concat();
+        let since = ["--from", "2025-11-15T00:00:00Z"];
+        let explained = [&["explain", id], &since[..], &source[..]].concat();
         let told = Command::new(env!("CARGO_BIN_EXE_gpumeter")).args(explained).output().unwrap();
         assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
         assert!(String::from_utf8_lossy(&told.stdout).contains("USD"));
