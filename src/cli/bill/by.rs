@@ -197,6 +197,16 @@ impl BillGrouping {
         self.0.iter().map(BillProperty::name).collect()
     }
 
+    /// The properties as somebody asks for them, which nobody does for the rate.
+    pub(super) fn asked(&self) -> Vec<String> {
+        let asked = self.0.iter().filter(|property| property.name() != RATE.name);
+        let asked = asked.map(|property| match property {
+            BillProperty::Attribute(name) => format!("{ATTRIBUTE}{name}"),
+            other => other.name().to_owned(),
+        });
+        asked.collect()
+    }
+
     /// The same, with a group for each rate.
     pub(super) fn by_rate(&self) -> Self {
         Self(self.0.iter().cloned().chain([BillProperty::Word(&RATE)]).collect())

@@ -30,11 +30,9 @@ pub(super) struct LineId {
 /// The id of a line of a bill that is grouped by these properties and by rate, with the names of its groups.
 pub(super) fn line_id(by: &BillGrouping, names: &[String], line: &BillLine) -> String {
     let join = |texts: &[String]| texts.iter().map(|text| encode(text)).collect::<Vec<_>>().join("+");
-    let properties: Vec<String> =
-        by.names().into_iter().filter(|name| *name != "rate").map(str::to_owned).collect();
     // A line without a rate has an empty number.
     let values = join(&by.values(names, line));
-    cut(format!("{}={}", join(&properties), values.trim_end_matches('+')))
+    cut(format!("{}={}", join(&by.asked()), values.trim_end_matches('+')))
 }
 
 fn cut(id: String) -> String {
@@ -133,7 +131,9 @@ mod tests {
     fn lines_are_found_by_their_id_also_in_a_part_of_the_bill() {
         let bill = bill();
         let found = |bill: &Bill, id: &str| LineId::parse(id).unwrap().selects(bill);
-        for by in ["tenant", "gpu", "workload", "user", "gpu,tenant", "slurm_account,user_name", "uuid"] {
+        for by in
+            ["tenant", "gpu", "workload", "user", "gpu,tenant", "slurm_account,user_name", "attribute:owner"]
+        {
             let ids = ids(&bill, by);
             for id in &ids {
                 assert_eq!(found(&bill, id), ids.iter().map(|other| other == id).collect::<Vec<_>>(), "{id}");
