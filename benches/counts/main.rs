@@ -3,7 +3,7 @@
 //! `cargo bench --bench counts` fails when a budget is exceeded. It needs valgrind and gungraun-runner of the
 //! same version as the crate (`GUNGRAUN_RUNNER` names it if it is not on the path). To add a benchmark: a
 //! function in the file of its module, a section in the budgets, and, for a new module, its group below.
-#![allow(clippy::panic, clippy::expect_used, missing_docs, unreachable_pub)]
+#![allow(clippy::panic, clippy::expect_used, unreachable_pub)]
 
 mod account;
 mod budget;

@@ -43,11 +43,9 @@ pub struct LedgerBatch {
 /// A GPU that was found. Its account begins then unless it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuRegistration {
-    /// The GPU.
     pub gpu: GpuId,
     /// Product name; empty where it is not known yet.
     pub model: Arc<str>,
-    /// When it was found.
     pub at: Utc,
 }
 
@@ -68,7 +66,6 @@ pub struct Expected {
     pub gpu: Arc<str>,
     /// Its present or last PCI address; empty where it is unknown.
     pub bus: Arc<str>,
-    /// Its attachment.
     pub attachment: Attachment,
     /// Begin of that attachment in account time; of a suspended account, the begin of the suspension.
     pub since: Utc,
@@ -106,7 +103,6 @@ pub struct OpenSpans {
 pub struct ClosedWindow {
     /// UUID of the GPU.
     pub gpu: Arc<str>,
-    /// The window.
     pub settlement: Settlement,
     /// Whether windows of several minutes were merged, so that its minutes are shares of a longer time.
     pub coarse: bool,
@@ -123,7 +119,6 @@ pub struct Acknowledged {
     pub unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     /// Counters that were unloaded; they are in `unloaded_sums` if their tenant has others in memory.
     pub unloaded: Vec<CounterKey>,
-    /// The recorded rates.
     pub rates: Arc<RateSchedule>,
     /// The recorded versions of the tenant rules.
     pub tenant_rules: Arc<RuleSchedule>,
@@ -144,7 +139,6 @@ pub struct Acknowledged {
 /// End and time of a GPU's account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotTotal {
-    /// End of the account.
     pub settled_until: Utc,
     /// GPU time settled since its begin; equals the sum of its holders' held counters.
     pub slot: Nanoseconds,

@@ -13,7 +13,6 @@ pub struct CounterKey {
     pub gpu: Arc<str>,
     /// Id of the GPU instance; none for a whole GPU, and for time of a MIG GPU that is no instance's.
     pub gpu_instance: Option<u32>,
-    /// The version of the holder.
     pub holder: HolderId,
 }
 
@@ -24,7 +23,6 @@ pub struct TenantKey {
     pub gpu: Arc<str>,
     /// Id of the GPU instance; none for a whole GPU, and for time of a MIG GPU that is no instance's.
     pub gpu_instance: Option<u32>,
-    /// The tenant.
     pub tenant: Arc<str>,
 }
 
@@ -48,7 +46,6 @@ impl CounterKey {
 /// The account of one holder on one GPU since the ledger was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HolderCounter {
-    /// The tenant of the holder.
     pub tenant: Arc<str>,
     /// Time of the batch in which it was first above zero.
     pub born: Utc,
@@ -63,9 +60,7 @@ pub struct HolderCounter {
 pub struct AccruedCost {
     /// Time of the batch that added the first money.
     pub born: Utc,
-    /// Money of held time.
     pub held: ExactMoney,
-    /// Money of used time.
     pub used: ExactMoney,
 }
 

@@ -50,7 +50,6 @@ pub struct Recovered {
     pub counters: BTreeMap<CounterKey, HolderCounter>,
     /// For each tenant with one of these, the sum of its other counters.
     pub unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
-    /// The recorded rates.
     pub rates: Arc<RateSchedule>,
     /// The recorded versions of the tenant rules.
     pub tenant_rules: Arc<RuleSchedule>,
@@ -69,7 +68,6 @@ pub struct RecoveredShare {
     pub holder: Holder,
     /// The share of the slot.
     pub fraction: Fraction,
-    /// The scheduler.
     pub source: HoldingSource,
 }
 
@@ -78,7 +76,6 @@ pub struct RecoveredShare {
 pub struct RecoveredGpu {
     /// The GPU, with its last index.
     pub gpu: GpuId,
-    /// Product name.
     pub model: Arc<str>,
     /// End of the account: the next window begins here.
     pub settled_until: Utc,

@@ -48,7 +48,6 @@ pub struct Anchor {
     pub since: Option<Utc>,
     /// Real - provisional account time, in nanoseconds.
     pub shift: i64,
-    /// Account time of the boot.
     pub booted: Utc,
     /// The real offset, in nanoseconds.
     pub offset: i64,

@@ -85,7 +85,6 @@ mod tests {
 
     type Answer = oneshot::Receiver<Result<String, BillRefusal>>;
 
-    /// A new ledger in a directory.
     fn ledger(directory: &tempfile::TempDir) -> PathBuf {
         let path = directory.path().join("ledger.db");
         drop(Ledger::open(&path, &Opening::default()).unwrap());

@@ -32,7 +32,6 @@ pub(super) fn find_events(
 /// `/api/v1/events` has all of them.
 #[derive(Debug, Default)]
 pub(super) struct EventLines {
-    /// When the last line was written.
     last: Option<Nanoseconds>,
     left_out: u64,
 }

@@ -15,7 +15,6 @@ use crate::thread::Thread;
 /// The longest pause before a failed pass is repeated.
 const RETRY_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(30);
 
-/// The running export thread.
 pub(super) struct RunningExports {
     pub(super) state: Arc<ExportState>,
     thread: Thread,
@@ -79,14 +78,12 @@ pub(super) fn start(
     Ok(Some(RunningExports { state, thread, ledger_closed, on_stop: Duration::from_nanos(config.on_stop.0) }))
 }
 
-/// Writes the files.
 struct ExportWriter {
     ledger: PathBuf,
     channel: Arc<LedgerChannel>,
     directory: PathBuf,
     state: Arc<ExportState>,
     shared: Arc<Shared>,
-    /// What was last logged.
     last_error: Option<String>,
 }
 

@@ -32,7 +32,6 @@ impl RunningIo {
     }
 }
 
-/// Starts the thread.
 pub(super) fn start(
     bound: serve::BoundListeners,
     config: &Config,

@@ -100,7 +100,6 @@ impl LedgerChannel {
     }
 }
 
-/// The running ledger thread.
 pub(super) struct RunningLedger {
     pub(super) path: PathBuf,
     /// Orders to close periods.
@@ -252,7 +251,6 @@ fn wait_for_retry(stop: &Stop) {
     }
 }
 
-/// Writes to the ledger.
 struct LedgerWriter<'a> {
     ledger: Ledger,
     /// How many decisions the ledger has stored.

@@ -112,7 +112,6 @@ pub enum StartError {
         "the {0} thread failed, so the agent shut down cleanly; restart it, and please report the error in the log"
     )]
     ThreadFailed(&'static str),
-    /// A thread could not be started.
     #[error(transparent)]
     Thread(#[from] thread::Error),
 }
@@ -135,7 +134,6 @@ const LEDGER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Samplers end while the others are waited for.
 const SAMPLERS_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The name of this node.
 #[derive(Clone, Debug)]
 struct NodeName {
     name: Arc<str>,
@@ -387,7 +385,6 @@ fn listen(launch: &Launch, security: &serve::Security) -> Result<serve::BoundLis
     Ok(bound)
 }
 
-/// What the threads receive from.
 struct Receivers {
     bound: serve::BoundListeners,
     inbox: mpsc::Receiver<SamplerNews>,

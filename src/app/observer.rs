@@ -12,7 +12,6 @@ use crate::config::Config;
 use crate::serve::{BoundListeners, LatestSnapshot};
 use crate::session::{self, Search};
 
-/// A running observer.
 pub struct Observer {
     shared: Arc<Shared>,
     threads: Threads,
@@ -48,7 +47,6 @@ impl Observer {
         Ok(Self { shared, threads })
     }
 
-    /// The latest snapshot.
     pub fn pages(&self) -> &LatestSnapshot {
         &self.shared.status.pages
     }
@@ -63,7 +61,6 @@ impl Observer {
         session::search(&self.shared.sessions) == Search::Failed
     }
 
-    /// Ends its threads.
     pub fn close(self) {
         self.shared.stop.call();
         self.threads.close();

@@ -29,7 +29,6 @@ use crate::push::{
 use crate::thread::Thread;
 use crate::trace;
 
-/// The running push.
 pub(super) struct RunningPush {
     pub(super) target: PushTarget,
     thread: Thread,
@@ -158,7 +157,6 @@ impl TickPush {
         }
     }
 
-    /// Adds the metrics of the push.
     pub(super) fn add_metrics(&self, services: &mut Services) {
         let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         for destination in &self.target.destinations {

@@ -36,13 +36,11 @@ impl Reloads {
         Self { success: AtomicBool::new(true), requests, count: watch::Sender::new(0) }
     }
 
-    /// Whether the last reload succeeded.
     pub(super) fn succeeded(&self) -> bool {
         self.success.load(Ordering::Relaxed)
     }
 }
 
-/// The files that are reloaded.
 pub(super) struct ReloadSources {
     /// The configuration file, if there is one.
     pub(super) config: Option<ConfigFile>,
@@ -50,7 +48,6 @@ pub(super) struct ReloadSources {
     pub(super) web: WebSource,
 }
 
-/// Starts the thread.
 pub(super) fn start(
     sources: ReloadSources,
     requests: mpsc::Receiver<()>,
@@ -160,7 +157,6 @@ fn broken(problems: &str, what: &str) -> String {
     format!("configuration not reloaded: {what} has {count}; the former one stays in force")
 }
 
-/// Logs the changed keys.
 fn log_changes(changes: &[String]) {
     const MOST: usize = 20;
     let keys = changes.iter().take(MOST).map(|key| shown(key)).collect::<Vec<_>>().join(", ");

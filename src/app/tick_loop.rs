@@ -54,7 +54,6 @@ impl Outputs {
     }
 }
 
-/// Starts the thread.
 pub(super) fn start(
     meter: Meter,
     inbox: Receiver<SamplerNews>,

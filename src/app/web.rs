@@ -13,7 +13,6 @@ use crate::thread::{self, Thread};
 /// The most passwords that may wait to be verified.
 const QUEUE_LENGTH: usize = 16;
 
-/// The queue of passwords to verify.
 pub(super) type PasswordRequests = mpsc::Receiver<VerifyRequest>;
 
 /// The files from which TLS, users and headers are read.

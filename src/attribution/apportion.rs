@@ -41,7 +41,6 @@ impl Quota {
         self.short = self.short.saturating_add(other.short);
     }
 
-    /// The integer part.
     pub(super) fn floor(self) -> u64 {
         u64::try_from(self.corrected() >> 64).unwrap_or(u64::MAX)
     }
@@ -87,7 +86,6 @@ impl<K: Clone + Ord> Shares<K> {
         (whole > 0).then_some(Self { parts, whole })
     }
 
-    /// Everything to one key.
     pub(super) fn single(key: K) -> Self {
         Self { parts: BTreeMap::from([(key, 1)]), whole: 1 }
     }

@@ -8,10 +8,8 @@ use std::collections::BTreeMap;
 use super::claims::SlotGrants;
 use crate::model::{Carry, HolderId};
 
-/// The carries of one node.
 pub(super) type Owed = BTreeMap<HolderId, i64>;
 
-/// The carries of one slot.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Carries {
     /// Slot time to held parts and the remainder.

@@ -18,7 +18,6 @@ pub(super) struct SlotGrants<'a> {
     pub(super) parts: BTreeMap<HolderId, u64>,
     /// Nested holder to the holder of the holding in which its own lies.
     outer: BTreeMap<HolderId, HolderId>,
-    /// The whole slot.
     pub(super) whole: u64,
     /// Holders whose claims of one rank did not fit together, in order of rank and then of id.
     pub(super) conflicts: Vec<HolderId>,
@@ -72,7 +71,6 @@ impl<'a> SlotGrants<'a> {
         }
     }
 
-    /// Grants the claims of one rank.
     fn grant_rank(&mut self, pool: Option<&HolderId>, claims: &[RankedClaim<'_>]) {
         let rest = self.remaining_part(pool);
         let claimed: u128 = claims.iter().map(|claim| u128::from(claim.part)).sum();

@@ -23,7 +23,6 @@ pub(super) struct GpuEnergy {
 /// A holder on a slot; time that belongs to no slot is on the slot `root`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SlotHolder {
-    /// Name of the slot.
     pub(super) slot: Arc<str>,
     /// Holder, user or remainder.
     pub(super) holder: HolderId,

@@ -6,7 +6,6 @@ use crate::model::{Fraction, HolderId, Microjoules, Nanoseconds, Utc};
 
 /// Input that no account can hold; nothing was settled. Times in the messages are nanoseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum SettleError {
     #[error("the window from {} to {} has no length; settle a later one", from.0, to.0)]
     Window { from: Utc, to: Utc },

@@ -37,7 +37,6 @@ impl<'a> UseFallback<'a> {
         Self { window, previous: Some(previous), is_instance: false }
     }
 
-    /// The fallbacks of a GPU instance.
     pub(super) const fn of_instance() -> Self {
         Self { window: BTreeMap::new(), previous: None, is_instance: true }
     }

@@ -20,7 +20,6 @@ pub(super) struct HeldTime {
     pub(super) parts: BTreeMap<HolderId, u64>,
     /// Reserved tenant that receives unheld time in this segment.
     pub(super) remainder: HolderId,
-    /// Time that nobody held.
     pub(super) unheld: u64,
 }
 
@@ -85,7 +84,6 @@ pub(super) struct UsedTime {
     pub(super) time: u64,
     /// Nanoseconds of it that were split by measurement.
     pub(super) measured: u64,
-    /// Its worst grade.
     pub(super) grade: Grade,
 }
 
@@ -154,7 +152,6 @@ impl SettledParts {
         Self { parts, users: BTreeMap::new() }
     }
 
-    /// The parts of a measured segment.
     pub(super) fn of_measured(
         held: &HeldTime,
         used: &BTreeMap<HolderId, UsedTime>,

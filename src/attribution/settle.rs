@@ -47,7 +47,6 @@ pub fn settle(
     Ok(window.close(from, to, rows.into_rows()))
 }
 
-/// A window while it is settled.
 pub(super) struct OpenWindow<'a> {
     /// The slots that its segments have had, by name.
     slots: BTreeMap<Arc<str>, OpenSlot<'a>>,
@@ -292,7 +291,6 @@ impl WindowRows {
     }
 }
 
-/// The slot of that name.
 fn slot_id(name: &str, layout: Option<&MigLayout>) -> SlotId {
     layout.map(|layout| layout.slot_id(name)).unwrap_or_default()
 }

@@ -46,7 +46,6 @@ pub struct Bill {
     /// The organisation that charges for the GPUs, for FOCUS; absent where `billing.invoice_issuer` is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invoice_issuer: Option<String>,
-    /// Whether the GPUs are simulated.
     #[serde(default)]
     pub simulated: bool,
     /// First minute.
@@ -61,7 +60,6 @@ pub struct Bill {
     /// End of the last minute in that time zone.
     #[serde(default)]
     pub to_local: String,
-    /// That time zone.
     #[serde(default)]
     pub time_zone: String,
     /// The requested end in that time zone, where the bill ends earlier because later minutes are not closed yet.
@@ -104,13 +102,11 @@ pub struct Bill {
 /// Claims on a GPU that did not fit together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimConflict {
-    /// The GPU.
     #[serde(flatten, with = "GpuIdJson")]
     pub gpu: GpuId,
     /// The MIG instance; absent for a whole GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_instance: Option<u32>,
-    /// The holders of the claims.
     pub holders: Vec<String>,
     /// In how many quarter hours, a part of one included.
     pub quarter_hours: u64,
@@ -147,7 +143,6 @@ pub fn only_bill(bills: Vec<Bill>) -> Result<Bill, SeveralCurrencies> {
 pub struct Fleet {
     /// How many nodes reported in the period.
     pub nodes: u64,
-    /// Their clusters.
     pub clusters: Vec<String>,
     /// What a reader must know about the exports, such as nodes that are behind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -201,12 +196,10 @@ pub struct BillRate {
     /// Its number in the ledger, to which lines refer.
     #[serde(with = "json::integer")]
     pub id: i64,
-    /// What it is a rate of.
     pub unit: RateKind,
     /// Money, or grams of CO2e, per unit.
     #[serde(with = "json::money")]
     pub price: Money,
-    /// Price class.
     pub class: String,
     /// The GPUs or instances that it prices.
     #[serde(default)]
@@ -220,7 +213,6 @@ pub struct BillRate {
     /// Its end; absent while the operator's book has it.
     #[serde(default, with = "json::optional_time")]
     pub until: Option<Utc>,
-    /// When it was recorded.
     #[serde(default, with = "json::optional_time")]
     pub recorded: Option<Utc>,
     /// How it follows from what the operator gave, as `32.77 per node-hour / 8 GPUs`; absent where it was given itself.
@@ -230,7 +222,6 @@ pub struct BillRate {
     /// that of the GPUs too.
     #[serde(rename = "slot_ns", with = "json::integer")]
     pub slot: TimeSum,
-    /// Energy under it.
     #[serde(default, rename = "energy_uj", with = "json::integer")]
     pub energy: EnergySum,
     /// Money of that time or energy; for emissions, grams.
@@ -271,7 +262,6 @@ pub struct BillTerms {
     /// Begin of the terms; absent for terms that always held.
     #[serde(default, with = "json::optional_time")]
     pub since: Option<Utc>,
-    /// When they were recorded.
     #[serde(default, with = "json::optional_time")]
     pub recorded: Option<Utc>,
 }
@@ -281,11 +271,8 @@ pub struct BillTerms {
 pub struct LineRates {
     /// The rate of its time: that of its GPU, or of its MIG instance.
     pub time: Option<i64>,
-    /// The rate of its energy.
     pub energy: Option<i64>,
-    /// The rate of its emissions.
     pub carbon: Option<i64>,
-    /// The terms of its tenant.
     pub terms: Option<i64>,
 }
 
@@ -305,21 +292,16 @@ impl LineRates {
 /// What one version of a holder held and used on one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BillLine {
-    /// The tenant.
     pub tenant: String,
-    /// The version of the holder.
     pub holder: HolderId,
     /// Facts of the holder, by label of `gpu_workload_info`.
     pub labels: BTreeMap<String, String>,
-    /// The GPU.
     pub gpu: GpuId,
-    /// The slot.
     pub slot: SlotId,
     /// Its node, in bills over exports that tell nodes apart.
     pub node: Option<Arc<NodeIdentity>>,
     /// The local date, in bills by day.
     pub day: Option<String>,
-    /// What prices it.
     pub rates: LineRates,
     /// What the holder held, used and drew.
     pub amounts: Amounts,
@@ -355,12 +337,9 @@ pub struct BillLine {
 /// One GPU's total, from the times recorded for the GPU itself; in a bill of some tenants, from their lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BillGpu {
-    /// The GPU.
     #[serde(flatten, with = "GpuIdJson")]
     pub gpu: GpuId,
-    /// Product name.
     pub model: String,
-    /// GPU time.
     #[serde(rename = "slot_ns", with = "json::integer")]
     pub slot: Nanoseconds,
     /// Begin of its account, possibly before the bill.
@@ -385,7 +364,6 @@ pub struct BillGpu {
 pub struct Interval {
     /// The number of the rate; none where no rate was in force.
     pub rate: Option<i64>,
-    /// GPU time.
     pub slot: Nanoseconds,
     /// Money of that time; 0 without a rate.
     pub money: ExactMoney,
@@ -394,19 +372,15 @@ pub struct Interval {
 /// Sums that were computed separately and must agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reconciliation {
-    /// GPU time of all GPUs.
     #[serde(rename = "slot_ns", with = "json::integer")]
     pub slot: TimeSum,
-    /// Held time of all lines.
     #[serde(rename = "held_ns", with = "json::integer")]
     pub held: TimeSum,
     /// GPU time - held time, in nanoseconds; must be 0.
     #[serde(rename = "imbalance_ns", with = "json::integer")]
     pub imbalance: i128,
-    /// Money of all GPUs.
     #[serde(with = "json::money")]
     pub gpu_money: Money,
-    /// Money of all lines.
     #[serde(with = "json::money")]
     pub line_money: Money,
     /// Money of GPUs - money of lines; must be 0. It is not 0 where they differ by less than a nano-unit.
@@ -489,7 +463,6 @@ impl BillLine {
         u64::try_from(time).map_err(|_| MoneyOverflow)
     }
 
-    /// All energy of it.
     pub const fn energy(&self) -> u64 {
         self.amounts.energy_static.0.saturating_add(self.amounts.energy_dynamic.0)
     }
@@ -648,12 +621,10 @@ impl Bill {
         Ok(())
     }
 
-    /// GPU time of all GPUs.
     pub(super) fn gpu_time(&self) -> TimeSum {
         self.gpus.iter().map(|gpu| gpu.slot).sum()
     }
 
-    /// Held time of all lines.
     pub(super) fn held_time(&self) -> TimeSum {
         self.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum()
     }
@@ -749,7 +720,6 @@ pub fn mark_measured_energy<R>(rows: &mut [R], line_of: impl Fn(&mut R) -> &mut 
 }
 
 impl BillTerms {
-    /// Recorded terms.
     pub fn new(recorded: &Recorded<Terms>) -> Self {
         Self {
             id: recorded.id,

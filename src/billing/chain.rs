@@ -15,13 +15,11 @@ use crate::model::Utc;
 /// Why a document does not belong where it is in its chain.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ChainError {
-    /// Not a number of a document.
     #[error("its number is {0:?}, and documents are numbered 0001, 0002 and so on")]
     Number(String),
     /// Another document has the number.
     #[error("another document has the number {number} too ({digest}); remove the copy")]
     Copy {
-        /// The number.
         number: String,
         /// The digest of the other one.
         digest: String,
@@ -31,7 +29,6 @@ pub enum ChainError {
     Gap {
         /// The first missing number.
         first: u32,
-        /// The last one.
         last: u32,
     },
     /// The document before it is not the one that it was written after.
@@ -39,12 +36,7 @@ pub enum ChainError {
         "it was written after {} with {}, and that is {} now: it was changed and given a new digest; a copy from before restores it",
         .named.number, .named.digest, .found.as_ref().map_or("not there", |found| &found.digest)
     )]
-    Before {
-        /// What it names.
-        named: DocumentId,
-        /// What is there.
-        found: Option<DocumentId>,
-    },
+    Before { named: DocumentId, found: Option<DocumentId> },
     /// It does not name the one before it, which documents before it do.
     #[error(
         "it does not name the document before it, {0}, as the documents before it do; a copy from before restores it"
@@ -56,7 +48,6 @@ pub enum ChainError {
         .named.number, .named.digest, .found.as_ref().map_or("not there", |found| &found.digest)
     )]
     Reference {
-        /// What it names.
         named: DocumentId,
         /// What is there, before it in the chain.
         found: Option<DocumentId>,
@@ -273,7 +264,6 @@ fn shared_node(own: &BTreeSet<BilledNode<'_>>, others: &BTreeSet<BilledNode<'_>>
     Some(node.name.to_owned())
 }
 
-/// A node of a bill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct BilledNode<'a> {
     name: &'a str,

@@ -7,20 +7,15 @@ use crate::model::{HolderId, Parts, SlotId};
 /// What a holder held of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct ChargedSlot<'a> {
-    /// The slot.
     pub slot: &'a SlotId,
-    /// Holder.
     pub holder: &'a HolderId,
-    /// The parts of what it held.
     pub parts: &'a Parts,
 }
 
 /// Time for which a holder is charged on a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// The slot.
     pub slot: SlotId,
-    /// Holder.
     pub holder: HolderId,
     /// In nanoseconds.
     pub time: u64,

@@ -13,18 +13,14 @@ use crate::model::{GpuId, NodeIdentity, TimeSum, Utc};
 /// What holds for a whole day of a ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DayHeader {
-    /// The id of the ledger.
     pub ledger: String,
     /// The cluster of its node at the end of the day.
     pub cluster: Option<String>,
     /// The name of its node at the end of the day.
     pub node: String,
-    /// The begin of the day.
     #[serde(with = "json::time")]
     pub day: Utc,
-    /// What the day was made from.
     pub revision: DayRevision,
-    /// Whether the GPUs are simulated.
     pub simulated: bool,
     /// Whether a price was ever configured for the node.
     pub priced: bool,
@@ -32,26 +28,21 @@ pub struct DayHeader {
     pub currency: Option<String>,
     /// The rates of the rows, without time and money.
     pub rates: Vec<BillRate>,
-    /// The terms of the rows.
     pub terms: Vec<BillTerms>,
     /// Attributes of the tenants of the rows, at the end of the day.
     pub tenant_attributes: BTreeMap<String, BTreeMap<String, String>>,
     /// Monthly budgets of the tenants of the rows, at the end of the day.
     pub tenant_budgets: BTreeMap<String, TenantBudget>,
-    /// The GPUs of the rows.
     pub gpus: Vec<DayGpu>,
     /// GPU time recorded for the GPUs - held time of all rows, in nanoseconds; 0 unless the ledger is wrong.
     #[serde(with = "json::integer")]
     pub imbalance: i128,
 }
 
-/// A GPU of a day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DayGpu {
-    /// The GPU.
     #[serde(flatten, with = "GpuIdJson")]
     pub gpu: GpuId,
-    /// Product name.
     pub model: String,
     /// Begin of its account, possibly before the day.
     #[serde(with = "json::time")]
@@ -97,7 +88,6 @@ pub struct DayRow {
     pub from: Utc,
     /// End of the last quarter hour.
     pub to: Utc,
-    /// The node then.
     pub node: Arc<NodeIdentity>,
     /// The rate of the whole GPU, which may differ from that of the line; none where there was none.
     pub gpu_rate: Option<i64>,
@@ -105,7 +95,6 @@ pub struct DayRow {
     pub line: BillLine,
 }
 
-/// A day with its rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DayAccount {
     /// What holds for all rows.

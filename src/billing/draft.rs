@@ -43,7 +43,6 @@ impl LineKey {
         }
     }
 
-    /// Puts it back.
     pub fn restore(self, line: &mut BillLine) {
         line.tenant = self.tenant;
         line.labels = self.labels;
@@ -67,9 +66,7 @@ pub struct BillDraft<'a> {
 /// The numbers in a draft of the rates and terms of one file, by their numbers there.
 #[derive(Clone, Debug, Default)]
 pub struct FileNumbers {
-    /// Of rates.
     pub rates: BTreeMap<i64, i64>,
-    /// Of terms.
     pub terms: BTreeMap<i64, i64>,
 }
 

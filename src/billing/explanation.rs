@@ -21,11 +21,9 @@ pub struct Explanation {
     pub lines: Vec<ExplainedLine>,
     /// What each workload of the lines, and the job or pod that it is part of, did on each GPU.
     pub usage: Vec<WorkloadUsage>,
-    /// The GPUs of the lines.
     pub gpus: Vec<GpuRecord>,
     /// Steps of the wall clock, which moved no account time.
     pub clock_steps: Vec<ClockStep>,
-    /// Boots of the node.
     pub boots: Vec<NodeBoot>,
     /// Before this time only sums of quarter hours are kept, so times are theirs; none where all minutes are kept.
     #[serde(default, with = "json::optional_time")]
@@ -64,7 +62,6 @@ impl Explanation {
 /// A line with what it is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExplainedLine {
-    /// The line.
     #[serde(flatten)]
     pub line: BillLine,
     /// When this version of the holder was first stored; none for what only bills have.
@@ -99,15 +96,12 @@ pub struct LineSpan {
     /// End of the last minute.
     #[serde(with = "json::time")]
     pub to: Utc,
-    /// Time of the slot.
     #[serde(rename = "slot_ns", with = "json::integer")]
     pub slot: Nanoseconds,
     /// What others held of it, who are neither the line's workload nor parts of its job or pod.
     #[serde(rename = "held_by_others_ns", with = "json::integer")]
     pub others: Nanoseconds,
-    /// The parts of what was held.
     pub held: Parts,
-    /// What was used.
     pub used: Use,
     /// The part of what was used whose split was measured.
     #[serde(rename = "measured_ns", with = "json::integer")]
@@ -118,7 +112,6 @@ pub struct LineSpan {
     pub method: Method,
     /// Whether minutes are shares of merged windows.
     pub coarse: bool,
-    /// The activity sources, each once.
     pub sources: Vec<ActivitySource>,
 }
 
@@ -133,36 +126,29 @@ pub struct Tenancy {
     pub to: Utc,
     /// The version; none before the first.
     pub version: Option<RulesVersion>,
-    /// What in it decided.
     pub basis: TenantBasis,
 }
 
 /// A recorded version of the tenant rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulesVersion {
-    /// Its number.
     #[serde(with = "json::integer")]
     pub id: i64,
     /// When it is first in force.
     #[serde(with = "json::time")]
     pub begin: Utc,
-    /// When it was recorded.
     #[serde(with = "json::time")]
     pub recorded: Utc,
 }
 
-/// What decided on a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TenantBasis {
-    /// A rule.
     Rule {
         /// Its place in the list, from 1.
         number: usize,
-        /// Its patterns by label.
         #[serde(rename = "match")]
         patterns: BTreeMap<String, String>,
-        /// The tenant that it yields.
         tenant: String,
     },
     /// No rule matches, and this label is the tenant of holders of this kind.
@@ -176,9 +162,7 @@ pub enum TenantBasis {
 /// What a workload did on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkloadUsage {
-    /// Workload id.
     pub workload: HolderId,
-    /// The GPU.
     #[serde(flatten, with = "GpuIdJson")]
     pub gpu: GpuId,
     /// Begin of its first minute.
@@ -201,14 +185,10 @@ pub struct WorkloadUsage {
 /// What is known of a GPU from the first to the last minute of the lines on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuRecord {
-    /// The GPU.
     #[serde(flatten, with = "GpuIdJson")]
     pub gpu: GpuId,
-    /// Product name.
     pub model: String,
-    /// Faults and gaps.
     pub events: Vec<GpuEvent>,
-    /// Remarks of settlement.
     pub remarks: Vec<Remark>,
     /// XID errors of which the last one was in this time.
     pub xids: Vec<XidRecord>,
@@ -223,7 +203,6 @@ pub struct GpuEvent {
     /// End of the last minute.
     #[serde(with = "json::time")]
     pub to: Utc,
-    /// What happened.
     pub kind: GpuEventKind,
     /// GPU time of it in these minutes.
     #[serde(rename = "time_ns", with = "json::integer")]
@@ -236,7 +215,6 @@ pub struct GpuEvent {
 pub enum GpuEventKind {
     /// The GPU was lost or failed.
     Unavailable,
-    /// No agent watched.
     Unobserved,
     /// It was held, and its activity could not be known.
     Unmeasured,
@@ -253,14 +231,12 @@ pub struct Remark {
     /// End of the last minute.
     #[serde(with = "json::time")]
     pub to: Utc,
-    /// The remark.
     pub text: String,
 }
 
 /// XID errors of one code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct XidRecord {
-    /// The code.
     pub xid: u32,
     /// How many there were since counting began.
     #[serde(with = "json::integer")]
@@ -270,10 +246,8 @@ pub struct XidRecord {
     pub last: Utc,
 }
 
-/// A step of the wall clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockStep {
-    /// When it was noticed.
     #[serde(with = "json::time")]
     pub at: Utc,
     /// Wall clock less account time.
@@ -281,7 +255,6 @@ pub struct ClockStep {
     pub step_ns: i64,
 }
 
-/// A boot of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeBoot {
     /// When it was first seen.

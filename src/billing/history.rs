@@ -14,24 +14,18 @@ const SHARE_TOLERANCE: u128 = 1_000_000;
 pub struct GpuMinute<'a> {
     /// UUID.
     pub uuid: &'a str,
-    /// Its begin.
     pub minute: Utc,
-    /// Its end.
     pub to: Utc,
-    /// GPU time in it.
     pub slot: Nanoseconds,
     /// Whether it is a share of merged windows.
     pub coarse: bool,
-    /// The rows of all holders.
     pub rows: &'a [MinuteRow],
 }
 
 /// What a holder had on a slot in a minute or quarter hour.
 #[derive(Clone, Debug)]
 pub struct MinuteRow {
-    /// The slot.
     pub slot: SlotId,
-    /// The holder.
     pub holder: HolderId,
     /// What the holder held, used and drew.
     pub amounts: Amounts,
@@ -64,7 +58,6 @@ struct LineDraft {
 
 #[derive(Debug, Default)]
 struct GpuDraft {
-    /// The slots of the lines.
     slots: BTreeSet<Option<u32>>,
     events: Vec<GpuEvent>,
 }
@@ -92,9 +85,7 @@ struct BusyTime {
 /// What workloads did on one GPU in a minute, or a quarter hour of which only the sum is kept.
 #[derive(Debug, Default)]
 pub struct MinuteUses {
-    /// Its begin.
     pub from: Utc,
-    /// Its end.
     pub to: Utc,
     /// GPU time in it.
     pub slot: Nanoseconds,
@@ -146,7 +137,6 @@ impl UsageHistory {
         }
     }
 
-    /// What was found.
     pub fn finish(self) -> Vec<WorkloadUsage> {
         let usage = self.0.into_iter().map(|((workload, gpu), draft)| WorkloadUsage {
             workload,
@@ -169,7 +159,6 @@ fn workloads(holder: &HolderId) -> Vec<HolderId> {
 }
 
 impl HistoryDraft {
-    /// A draft for these lines.
     pub fn new(lines: Vec<BillLine>) -> Self {
         let mut gpus = BTreeMap::<String, GpuDraft>::new();
         for line in &lines {

@@ -21,14 +21,11 @@ pub struct JobComparison {
     pub outside: usize,
 }
 
-/// One job, or all its runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ComparedJob {
     /// The id as Slurm prints it.
     pub job: String,
-    /// The user.
     pub user: Option<String>,
-    /// The account by Slurm.
     pub account: Option<String>,
     /// Its GPUs on this node, by Slurm.
     pub gpus: u64,
@@ -98,7 +95,6 @@ struct SacctRun<'a> {
     time: Option<u64>,
     /// Whether the bill has only a part of it.
     is_cut: bool,
-    /// Its GPUs on each node.
     gpus: u64,
 }
 

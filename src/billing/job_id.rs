@@ -8,7 +8,6 @@ use super::BillLine;
 /// The id of a job, of several jobs of which it is the array or the leader, or of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobId {
-    /// As it was given.
     text: String,
     job: JobName,
     step: Option<String>,

@@ -16,9 +16,7 @@ pub struct JobSummary {
     pub job: String,
     /// Labels of the job with their values.
     pub labels: Vec<(String, String)>,
-    /// The nodes.
     pub nodes: Vec<String>,
-    /// Whether the GPUs are simulated.
     pub simulated: bool,
     /// Whether the prices are gpumeter's example prices.
     #[serde(default)]
@@ -28,11 +26,8 @@ pub struct JobSummary {
     pub accounted_until: Utc,
     /// Time zone of the bills; UTC where they have several.
     pub time_zone: String,
-    /// Currency of the money.
     pub currency: Option<String>,
-    /// All GPUs together.
     pub total: JobUsage,
-    /// By node and GPU.
     pub gpus: Vec<JobGpu>,
     /// In the order in which they began.
     pub steps: Vec<JobStep>,
@@ -41,12 +36,9 @@ pub struct JobSummary {
     pub lines: Vec<BillLine>,
 }
 
-/// The job on one GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobGpu {
-    /// The node.
     pub node: String,
-    /// Index of the GPU.
     pub gpu: u32,
     /// UUID of the GPU.
     pub uuid: String,
@@ -55,12 +47,10 @@ pub struct JobGpu {
     pub usage: JobUsage,
 }
 
-/// A step of the job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobStep {
     /// A number, batch, extern or interactive.
     pub step: String,
-    /// On how many GPUs it was.
     pub gpus: usize,
     /// What it used, and what it held within the job.
     #[serde(flatten)]
@@ -76,10 +66,8 @@ pub struct JobUsage {
     /// End of the last minute.
     #[serde(with = "json::time")]
     pub end: Utc,
-    /// Held time.
     #[serde(with = "json::integer")]
     pub held_ns: TimeSum,
-    /// All use.
     #[serde(with = "json::integer")]
     pub used_ns: TimeSum,
     /// Held, and used by others.
@@ -115,14 +103,11 @@ pub struct JobUsage {
     pub money: Option<Money>,
 }
 
-/// A job of an explanation.
 #[derive(Clone, Debug)]
 pub struct ExplainedJob<'a> {
-    /// Its cluster.
     pub cluster: Option<&'a str>,
     /// The number by which Slurm knows it.
     pub raw_id: &'a str,
-    /// Its lines.
     pub lines: Vec<&'a ExplainedLine>,
     /// Its summary, under the id that Slurm prints, without lines.
     pub summary: JobSummary,

@@ -39,7 +39,6 @@ pub fn bills_from_json(text: &str) -> serde_json::Result<Vec<Bill>> {
     serde_json::from_str(text).map(|bill| vec![bill])
 }
 
-/// The names of a GPU.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "GpuId")]
 pub(super) struct GpuIdJson {
@@ -112,7 +111,6 @@ impl<'de> Deserialize<'de> for BillLine {
     }
 }
 
-/// The fields of a line.
 struct LineFields(Map<String, Value>);
 
 impl LineFields {

@@ -28,7 +28,6 @@ pub enum SumOverflow {
 }
 
 impl ExactMoney {
-    /// No money.
     pub const ZERO: Self = Self(0);
 
     /// Money of a time in nanoseconds at a rate in nano-units per hour. 63 bits times 64 bits always fit.

@@ -14,7 +14,6 @@ use crate::model::{Money, Utc};
 pub struct Month {
     /// Its name, such as `2026-11`.
     pub name: Arc<str>,
-    /// Its first moment.
     pub begin: Utc,
     /// The first moment of the next month.
     pub end: Utc,
@@ -46,7 +45,6 @@ impl Month {
 /// What a tenant may cost in each calendar month.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantBudget {
-    /// The amount.
     #[serde(with = "json::money")]
     pub amount: Money,
     /// Its currency: that of the prices beside which it was given.

@@ -13,13 +13,11 @@ use crate::model::{Amounts, GpuId, HolderId, MigProfile, Nanoseconds, SlotId, Ta
 /// The rates of a slot at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRates<'a> {
-    /// That of the GPU.
     pub gpu: Option<&'a Recorded<Rate>>,
     /// That of the instance, which holds in its place.
     instance: Option<(&'a Recorded<Rate>, &'a MigProfile)>,
     /// That of energy; none where it is included in the others.
     pub energy: Option<&'a Recorded<Rate>>,
-    /// That of emissions.
     carbon: Option<&'a Recorded<Rate>>,
 }
 
@@ -38,7 +36,6 @@ impl<'a> SlotRates<'a> {
         }
     }
 
-    /// The rate of its time.
     pub fn time(&self) -> Option<&'a Recorded<Rate>> {
         self.instance.map(|(rate, _)| rate).or(self.gpu)
     }
@@ -82,20 +79,15 @@ pub struct LinePrices<'a> {
     pub time: i64,
     /// Of the time of the whole GPU.
     pub gpu: i64,
-    /// Of energy.
     pub energy: i64,
-    /// The terms of its tenant.
     pub terms: Option<&'a Terms>,
 }
 
-/// What a line costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineCharge {
     /// The charged time in nanoseconds.
     pub time: u64,
-    /// Money of that time.
     pub money: ExactMoney,
-    /// Money of the energy.
     pub energy: ExactMoney,
     /// What terms take off, which `__terms__` is charged.
     pub terms_difference: ExactMoney,
@@ -133,11 +125,8 @@ impl LinePrices<'_> {
 pub struct PricedSpan<'a> {
     /// The recorded rates and terms.
     pub schedule: &'a RateSchedule,
-    /// The GPU.
     pub gpu: &'a GpuId,
-    /// Its product name.
     pub model: &'a str,
-    /// The begin of the span.
     pub at: Utc,
 }
 

@@ -14,7 +14,6 @@ use crate::model::{MigProfile, NodeIdentity, Price, Tariff, Utc, matches_pattern
 pub struct PriceBook {
     /// The rates, whose prices are in one currency; no two of a kind have the same selector and begin.
     pub rates: Vec<Rate>,
-    /// The terms of tenants.
     pub terms: Vec<Terms>,
 }
 
@@ -66,10 +65,8 @@ impl PriceBook {
 /// Begins the price classes of the built-in book, which no configuration can give.
 pub const EXAMPLE: &str = "example";
 
-/// A rate of the operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
-    /// What it is a rate of.
     pub kind: RateKind,
     /// The GPUs or instances that it prices.
     pub selector: RateSelector,
@@ -87,7 +84,6 @@ pub struct Rate {
 }
 
 named! {
-    /// What a rate is for.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum RateKind {
@@ -101,7 +97,6 @@ named! {
         /// The grams of CO2e that a kilowatt-hour emits.
         CarbonKwh = "carbon_kwh",
     }
-    /// The name in bills.
     fn name
 }
 
@@ -119,16 +114,13 @@ pub struct RateSelector {
     /// UUID of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Name of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Product name of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Instance type of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance_type: Option<String>,
-    /// Node pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     /// Whether the node may be taken away at any time for a lower price.
@@ -161,7 +153,6 @@ struct Criterion {
 /// The pattern that a selector gives.
 type Wanted = fn(&RateSelector) -> Option<&str>;
 
-/// Where a property is found.
 enum Found {
     InNode(fn(&NodeIdentity) -> Option<&str>),
     InSlot(for<'a> fn(&PricedSlot<'a>) -> Option<&'a str>),
@@ -195,7 +186,6 @@ const fn yes_or_no(is: bool) -> &'static str {
 }
 
 impl RateSelector {
-    /// Whether it selects every GPU.
     pub fn is_for_all(&self) -> bool {
         *self == Self::default()
     }

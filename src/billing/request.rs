@@ -154,11 +154,9 @@ fn parse_time(name: &str, text: &str, zone: &TimeZone) -> Result<Utc, String> {
 /// How finely a bill over exports tells lines apart. The less it does, the less memory it takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineDetail {
-    /// By workload.
     pub workload: bool,
     /// By these labels; none: by all.
     pub labels: Option<Vec<String>>,
-    /// By node.
     pub node: bool,
     /// By local day.
     pub day: bool,

@@ -13,11 +13,8 @@ pub struct SacctJob {
     pub id: String,
     /// The number by which Slurm knows a task of an array; from the column JobIDRaw.
     pub raw_id: Option<String>,
-    /// The cluster.
     pub cluster: Option<String>,
-    /// The account.
     pub account: Option<String>,
-    /// The user.
     pub user: Option<String>,
     /// Time that it ran, in seconds, without time in which it was suspended.
     pub elapsed: u64,
@@ -29,7 +26,6 @@ pub struct SacctJob {
     pub nodes: u64,
     /// Their names, in Slurm's notation.
     pub node_list: Option<String>,
-    /// When it began.
     pub start: Option<Utc>,
     /// When it ended; none while it runs.
     pub end: Option<Utc>,

@@ -31,13 +31,11 @@ pub trait Dated: Clone + PartialEq {
 pub struct Recorded<E> {
     /// Its number; an entry that was recorded later has a greater one.
     pub id: i64,
-    /// The entry.
     pub entry: E,
     /// When it is first in force.
     pub begin: Utc,
     /// When it is no longer in force; none while the operator's configuration has it.
     pub end: Option<Utc>,
-    /// When it was recorded.
     pub recorded: Utc,
     /// The account of time before this was final then.
     pub covered_until: Utc,
@@ -52,9 +50,7 @@ pub struct Schedule<E> {
 /// The recorded rates and terms of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateSchedule {
-    /// The rates.
     pub rates: Schedule<Rate>,
-    /// The terms of tenants.
     pub terms: Schedule<Terms>,
 }
 
@@ -63,7 +59,6 @@ pub struct RateSchedule {
 pub struct RecordedAt<'a> {
     /// Now, or the end of the last settled minute where that is later.
     pub now: Utc,
-    /// The node.
     pub node: &'a NodeIdentity,
     /// Since when the node has its name, pool, instance type and spot.
     pub node_since: Utc,

@@ -35,9 +35,7 @@ pub struct Statement {
     /// The document before it in the chain; none of the first, and of documents from before gpumeter noted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<DocumentId>,
-    /// Who closed it.
     pub issued: Issued,
-    /// The bill, by day.
     pub bill: Bill,
     /// The versions of the tenant rules that held in the period; none for a fleet, whose nodes have their own.
     pub rules: Vec<RulesVersion>,
@@ -54,21 +52,17 @@ pub struct Statement {
 /// Who made a document, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Issued {
-    /// The user.
     pub by: String,
     /// The time; of a statement, account time.
     #[serde(with = "json::time")]
     pub at: Utc,
-    /// The version of gpumeter.
     pub version: String,
 }
 
 /// A document by its number and digest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentId {
-    /// Its number.
     pub number: String,
-    /// Its digest.
     pub digest: String,
 }
 
@@ -80,40 +74,28 @@ pub struct Credit {
     /// The document before it in the chain; none of the first, and of documents from before gpumeter noted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<DocumentId>,
-    /// Who gave it.
     pub issued: Issued,
-    /// The node of the statement.
     pub node: String,
-    /// The cluster of the statement.
     pub cluster: Option<String>,
-    /// The statement.
     pub statement: DocumentId,
-    /// The tenant.
     pub tenant: String,
     /// The amount, above 0.
     #[serde(with = "json::money")]
     pub amount: Money,
-    /// Its currency.
     pub currency: String,
-    /// Why.
     pub reason: String,
 }
 
 /// A credit as the next statement names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedCredit {
-    /// The credit.
     pub credit: DocumentId,
     /// The number of the statement that it is for.
     pub statement: String,
-    /// The tenant.
     pub tenant: String,
-    /// The amount.
     #[serde(with = "json::money")]
     pub amount: Money,
-    /// Its currency.
     pub currency: String,
-    /// Why.
     pub reason: String,
 }
 
@@ -123,7 +105,6 @@ pub enum DocumentError {
     /// Not JSON, or not that of a document.
     #[error("it is no statement and no credit: {0}")]
     Foreign(#[from] serde_json::Error),
-    /// The digest is missing.
     #[error("it has no digest")]
     NoDigest,
 }
@@ -133,25 +114,20 @@ pub enum DocumentError {
 pub struct ChangedField {
     /// Its path, such as `bill.lines[3].money`.
     pub path: String,
-    /// What it is.
     pub found: String,
     /// What the rest of the document makes of it.
     pub expected: String,
 }
 
-/// A document with its digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredDocument {
-    /// The document.
     pub document: Document,
-    /// The digest that it has.
     pub digest: String,
     /// Whether the digest is that of the document, and the text has the one form of it.
     pub is_unchanged: bool,
 }
 
 impl Document {
-    /// Its number.
     pub fn number(&self) -> &str {
         match self {
             Self::Statement(statement) => &statement.number,
@@ -331,7 +307,6 @@ pub enum StatementError {
     NotOver {
         /// The end of the period, local time.
         to: String,
-        /// The end of what is closed.
         closed: Utc,
     },
     /// Its sums do not agree.
@@ -340,7 +315,6 @@ pub enum StatementError {
     /// Only some lines.
     #[error("the bill has only the lines of some tenants; nothing was closed")]
     Partial,
-    /// There is nothing to bill.
     #[error("the account has no time in the period; nothing was closed")]
     Empty,
     /// Another statement has some of its time.
@@ -349,34 +323,22 @@ pub enum StatementError {
         if node.is_empty() { "the node" } else { node }
     )]
     Overlap {
-        /// Its number.
         number: String,
         /// The node that both cover, possibly as one of a fleet.
         node: String,
-        /// Its begin.
         from: Utc,
-        /// Its end.
         to: Utc,
     },
-    /// Not a tenant of the statement.
     #[error("statement {number} charges {tenant:?} nothing; gpumeter statement show lists its tenants")]
-    NoTenant {
-        /// The statement.
-        number: String,
-        /// The tenant.
-        tenant: String,
-    },
+    NoTenant { number: String, tenant: String },
     /// More than was charged.
     #[error(
         "{tenant} was charged {} in statement {number}, of which {} is credited already, so at most {} can be",
         json::print_money(*.charged), json::print_money(*.credited), json::print_money(Money(.charged.0 - .credited.0))
     )]
     TooMuch {
-        /// The statement.
         number: String,
-        /// The tenant.
         tenant: String,
-        /// What it was charged.
         charged: Money,
         /// What it was given back.
         credited: Money,

@@ -8,7 +8,6 @@ use super::json;
 use super::schedule::Dated;
 use crate::model::{Amounts, Decimal, RESERVED, Utc, matches_pattern};
 
-/// The terms of tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Terms {
@@ -29,7 +28,6 @@ pub struct Terms {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// What it held.
     #[default]
     Held,
     /// What it used, and what it held while use could not be measured.

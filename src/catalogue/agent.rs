@@ -172,7 +172,6 @@ agent_families! {
 }
 
 impl AgentFamily {
-    /// Its row.
     pub const fn row(self) -> &'static Family {
         &ROWS[self as usize]
     }

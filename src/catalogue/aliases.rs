@@ -23,12 +23,10 @@ impl Profile {
     }
 }
 
-/// One name of a profile.
 #[derive(Debug)]
 pub struct Alias {
     /// The set that the name is of.
     pub profile: Profile,
-    /// The name.
     pub name: &'static str,
     /// The label values that select series of the family; dcgm sums these, except over labels that are renamed.
     pub when: &'static [LabelPair],

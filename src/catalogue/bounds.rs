@@ -9,9 +9,7 @@ use crate::model::Unit;
 /// The least and the most that a reading can be, in integers of its family's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The least.
     pub least: i64,
-    /// The most.
     pub most: i64,
     /// An answer up to here is taken as the most.
     slack: i64,

@@ -143,7 +143,6 @@ const THROTTLE: &str = "gpu_throttle_active";
 pub struct ThrottleReason {
     /// The value of the label `reason` of that family.
     pub name: &'static str,
-    /// The words for it.
     pub words: &'static str,
     /// Its point, which is 1 while it holds the clocks down.
     pub point: KnownPoint,

@@ -9,10 +9,6 @@ use super::{Family, GpuRows, InstanceRows, InstanceValue, Level, Rows, Source, f
 listed! {
     /// A counter; the order is that of [`crate::model::Frame::counters`] and of the driver's ids.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    #[allow(
-        missing_docs,
-        reason = "each name says what is counted: cycles of the multiprocessors, or bytes over PCIe"
-    )]
     Counter {
         /// All cycles that passed; the cycles of the pipes are parts of them.
         Elapsed,

@@ -28,7 +28,6 @@ pub enum DcgmMetric {
     ClockEvents(EventPeriod),
     /// Used memory as a share of the memory that is not reserved.
     UsedMemoryRatio,
-    /// The number of GPUs.
     GpuCount,
 }
 
@@ -37,16 +36,13 @@ pub enum DcgmMetric {
 pub enum EventPeriod {
     /// The last [`WINDOW_MS`].
     Window,
-    /// All time.
     Total,
 }
 
 /// The values that a name shows of a GPU, and of a MIG instance where the driver reports one of its own.
 #[derive(Clone, Debug)]
 pub struct DcgmValues {
-    /// Of a GPU.
     pub gpu: Option<ScaledValues>,
-    /// Of a MIG instance.
     pub instance: Option<ScaledValues>,
     /// Whether it is printed as a double, which dcgm-exporter does with six decimals; else as an integer.
     pub is_double: bool,
@@ -59,7 +55,6 @@ pub struct DcgmValues {
 /// What a process uses of a GPU, as dcgm-exporter tells it apart by pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessUse {
-    /// Memory, in MiB.
     Memory,
     /// Share of time in which its kernels ran, in percent.
     Multiprocessors,
@@ -68,9 +63,7 @@ pub enum ProcessUse {
 /// Values that are summed and scaled.
 #[derive(Clone, Debug)]
 pub struct ScaledValues {
-    /// Their family.
     pub family: &'static Family,
-    /// Where each stands.
     pub places: Vec<ValuePlace>,
     /// Factor and divisor from an integer of the family's unit to the unit of the name.
     pub scale: (i128, i128),
@@ -79,7 +72,6 @@ pub struct ScaledValues {
 /// Where a value of a GPU or of a MIG instance stands in a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValuePlace {
-    /// A reading, by its point.
     Reading(PointId),
     /// The agent's total, by its integral number.
     Total(usize),
@@ -199,11 +191,9 @@ fn is_double(family: &Family, alias: &Alias) -> bool {
 /// Static properties of a GPU that a row of type `label` adds to every series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DcgmLabel {
-    /// The driver's version.
     DriverVersion,
     /// The newest CUDA version of the driver, as DCGM writes it: 13000 for 13.0.
     CudaVersion,
-    /// The model.
     Name,
     /// The board's serial number.
     Serial,
@@ -211,9 +201,7 @@ pub enum DcgmLabel {
     Uuid,
     /// The number of the device file.
     MinorNumber,
-    /// The PCI address.
     PciBusId,
-    /// The VBIOS version.
     VbiosVersion,
 }
 

@@ -245,9 +245,7 @@ pub enum Origin {
 pub enum Rows {
     /// GPUs; one of their links, engines, fans or limits is told apart by a label.
     Gpu(GpuRows),
-    /// MIG instances.
     Instance(InstanceRows),
-    /// Processes on GPUs.
     Process(&'static [Labelled<ProcessValue>]),
     /// Tenants and workloads, and what the account says of a GPU.
     Account(AccountRows),
@@ -255,9 +253,7 @@ pub enum Rows {
     Agent,
 }
 
-/// Series of each GPU.
 #[derive(Debug)]
-#[allow(missing_docs, reason = "each family's help says what the other variants are")]
 pub enum GpuRows {
     /// Read by the GPU's plan.
     Read(&'static [Point]),
@@ -291,7 +287,6 @@ pub enum GpuRows {
 /// Series of each MIG instance.
 #[derive(Debug)]
 pub enum InstanceRows {
-    /// Read from the instance.
     Read(&'static [Labelled<InstanceValue>]),
     /// Integrated by the agent over ratios, or taken from counters of the same time.
     Integrals(&'static [Labelled<InstanceValue>]),
@@ -310,9 +305,7 @@ pub enum AccountRows {
     Slot,
     /// Time of each GPU by the reason why the owner of a process is not known.
     Unattributed,
-    /// Current holdings.
     Holding,
-    /// Current workloads.
     WorkloadInfo,
     /// The price in force.
     CostPerHour,

@@ -4,10 +4,8 @@ use super::links::NUMBERS;
 use super::{AccountRows, Family, InstanceRows, LabelPair, Labelled, Rows};
 use crate::model::Fact;
 
-/// A label name.
 #[derive(Clone, Copy, Debug)]
 pub struct Label {
-    /// As on the page.
     pub name: &'static str,
     /// What its values mean, in every family.
     pub meaning: &'static str,

@@ -128,7 +128,6 @@ const fn check_labels(family: &Family) {
     }
 }
 
-/// The label of that name.
 const fn known_label(name: &str) -> &'static Label {
     let mut label = 0;
     while label < LABELS.len() {

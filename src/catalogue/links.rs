@@ -359,7 +359,6 @@ struct LinkPoint {
     sources: [Source; 2],
 }
 
-/// The values of all links, link by link.
 const fn link_points<const N: usize>(values: &[LinkFields]) -> [LinkPoint; N] {
     let unused = Source::Link { id: 0, link: 0, times: 0 };
     let mut all = [LinkPoint { labels: [("", ""); 2], sources: [unused; 2] }; N];

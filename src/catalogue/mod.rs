@@ -97,7 +97,6 @@ pub fn families() -> impl Iterator<Item = &'static Family> {
     FAMILIES.into_iter()
 }
 
-/// The family of that full name.
 pub fn family(name: &str) -> Option<&'static Family> {
     families().find(|family| family.name == name)
 }

@@ -22,17 +22,14 @@ pub fn points_of(family: &str, labels: &[LabelPair]) -> impl Iterator<Item = (Po
     points.map(|(number, (family, _))| (number, family.tier))
 }
 
-/// How many integrals there are.
 pub const INTEGRALS: usize = numbers_before(FAMILIES.len()).integral;
 
 /// The numbers of a family's first point and first integral, and how many integrals it has.
 #[derive(Clone, Copy)]
 pub struct FirstNumbers {
-    /// Its first point, where it has points.
     pub point: PointId,
     /// Its first integral, where the agent integrates it.
     pub integral: usize,
-    /// How many it has.
     pub integrals: usize,
 }
 
@@ -107,7 +104,6 @@ pub const fn point(name: &str, label: &str) -> PointId {
 /// A device point with what its values mean.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownPoint {
-    /// Its number.
     pub id: PointId,
     /// How often it is read.
     pub tier: Tier,
@@ -125,7 +121,6 @@ pub const fn known_point(name: &str, label: Option<&str>) -> KnownPoint {
     KnownPoint { id, tier: family.tier, unit: family.unit }
 }
 
-/// What an integral integrates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntegralOf {
     /// A point that reads a ratio.
@@ -134,7 +129,6 @@ pub enum IntegralOf {
     Flow(PointId),
 }
 
-/// What each integral integrates, by integral number.
 pub const fn integral_of(number: usize) -> IntegralOf {
     INTEGRATED[number].0
 }

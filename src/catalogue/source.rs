@@ -36,7 +36,6 @@ pub(super) const fn call(value: CallValue) -> Source {
 /// Where a device reading comes from. Ids are the driver's, as plain data; `times` is the factor that brings
 /// the driver's unit to the family's integer unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the variant's sentence names its fields")]
 pub enum Source {
     /// A value of the batched field call; scope 0 is the GPU.
     Field { id: u32, scope: u32, times: i64 },
@@ -123,8 +122,6 @@ pub const MEMORY_ERRORS: &str = "nvmlDeviceGetMemoryErrorCounter";
 /// exceed the vendor's threshold.
 pub const SRAM_ERRORS: &str = "nvmlDeviceGetSramEccErrorStatus";
 
-/// The temperature of a threshold.
 pub const THRESHOLD: &str = "nvmlDeviceGetTemperatureThreshold";
 
-/// The speed of a fan.
 pub const FAN: &str = "nvmlDeviceGetFanSpeed_v2";

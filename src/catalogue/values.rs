@@ -7,7 +7,6 @@ use super::LabelPair;
 pub struct Labelled<V> {
     /// The family's last labels, with their values.
     pub labels: &'static [LabelPair],
-    /// Which value.
     pub value: V,
 }
 
@@ -32,7 +31,6 @@ pub(super) use listed;
 listed! {
     /// A reading of a MIG instance; the order is that of [`crate::model::InstanceFrame`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    #[allow(missing_docs, reason = "each family's help says it")]
     InstanceValue {
         MemoryTotal,
         MemoryUsed,
@@ -66,7 +64,6 @@ pub const PROCESS_LABELS: usize = 7;
 
 /// A value of a process on a GPU; the order is that of [`crate::model::snapshot::ProcessState::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each family's help says it")]
 pub enum ProcessValue {
     Memory,
     Sm,
@@ -79,7 +76,6 @@ listed! {
     /// A value of the account of a tenant or workload on a GPU; the order is that of
     /// [`crate::model::snapshot::AccountState::values`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    #[allow(missing_docs, reason = "each family's help says it")]
     AccountValue {
         Held,
         Used,

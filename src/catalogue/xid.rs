@@ -9,7 +9,6 @@ use table::TABLE;
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xid {
-    /// The code.
     pub code: u32,
     /// The kind of fault.
     pub class: Class,
@@ -28,19 +27,15 @@ named! {
     /// agent's node.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Action {
-        /// Restart the application.
         RestartApp = "restart_app",
         /// Nothing; it is information.
         Ignore = "ignore",
-        /// Drain and reset the GPU.
         ResetGpu = "reset_gpu",
-        /// Drain and reboot the node.
         RebootNode = "reboot_node",
         /// Update driver or firmware.
         UpdateSoftware = "update_software",
         /// Check power cables and seating.
         CheckMechanicals = "check_mechanicals",
-        /// Ask the vendor.
         ContactSupport = "contact_support",
     }
     /// The value of the `action` label.
@@ -55,11 +50,9 @@ named! {
         Application = "application",
         /// The GPU, its memory or its place in the node.
         Hardware = "hardware",
-        /// Driver or firmware.
         Driver = "driver",
         /// NVLink, or the link to the CPU.
         Link = "link",
-        /// No fault.
         Information = "information",
         /// Reserved, or not in the table.
         Unknown = "unknown",

@@ -166,7 +166,6 @@ fn tls_problem(error: &std::io::Error, host: &str) -> String {
     }
 }
 
-/// Where an agent answers.
 #[derive(Debug, PartialEq, Eq)]
 struct AgentUrl {
     is_tls: bool,

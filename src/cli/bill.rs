@@ -41,7 +41,6 @@ use crate::exports::{self, ExportSource};
 use crate::ledger::{self, Cause, Reader};
 use crate::model::{HolderId, Utc, shown};
 
-/// Where the bill comes from.
 #[derive(Args, Debug)]
 struct BillSource {
     #[command(flatten)]
@@ -65,7 +64,6 @@ struct BillSource {
     time_zone: Option<String>,
 }
 
-/// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct BillCommand {
     #[command(flatten)]

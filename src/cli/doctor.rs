@@ -9,7 +9,6 @@ use super::{Failure, print, print_data, read_config, wrap};
 use crate::doctor::{self, Diagnosis, FamilyDiagnosis, FamilyStatus, GpuDiagnosis, GrantDiagnosis};
 use crate::model::shown;
 
-/// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct DoctorCommand {
     /// Configuration file of the agent to examine.

@@ -15,7 +15,6 @@ use crate::control::ControlRequest;
 use crate::export::{ReportedReason, ReportedVerdict};
 use crate::model::shown;
 
-/// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct HealthCommand {
     #[command(flatten)]

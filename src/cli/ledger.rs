@@ -7,7 +7,6 @@ use clap::{Args, Subcommand};
 use super::{Failure, print, read_config};
 use crate::ledger;
 
-/// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct LedgerCommand {
     #[command(subcommand)]

@@ -19,7 +19,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a driver call may take after a signal.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct RecordCommand {
     /// File to write; it must not exist yet.
@@ -85,7 +84,6 @@ impl RecordCommand {
     }
 }
 
-/// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct ReplayCommand {
     /// File of the recording.

@@ -100,7 +100,6 @@ impl<T: Into<Self>> From<Option<T>> for ReportCell {
     }
 }
 
-/// What a column is.
 pub(super) struct Heading {
     /// What it is called where people read it; empty where only CSV has it.
     pub(super) name: String,
@@ -148,7 +147,6 @@ impl<'a, R: 'a> Column<'a, R> {
         self
     }
 
-    /// For CSV alone.
     pub(super) fn hidden_if(mut self, is_hidden: bool) -> Self {
         if is_hidden {
             self.heading.name.clear();
@@ -243,7 +241,6 @@ pub(super) struct DayPlot {
     pub(super) days: Vec<(String, Vec<i128>)>,
 }
 
-/// A part of a report.
 pub(super) enum ReportPart {
     /// A table below its caption, which may have several lines.
     Table(String, ReportTable),

@@ -24,7 +24,6 @@ use crate::host::Host;
 use crate::ledger;
 use crate::model::{Nanoseconds, shown};
 
-/// The socket of the running agent.
 #[derive(Args, Debug)]
 pub(super) struct AgentSocket {
     /// Configuration file of the running agent.
@@ -63,7 +62,6 @@ impl AgentSocket {
             .ok_or_else(|| Failure::wrong("web.control is off; set it to a path, or give one with --socket"))
     }
 
-    /// Sends a request to the agent.
     pub(super) fn send(&self, request: &ControlRequest) -> Result<ControlReply, Failure> {
         send_request(&self.path()?, request)
     }

@@ -30,7 +30,6 @@ use crate::ledger::{
 use crate::model::{Money, shown};
 use directory::StatementDirectory;
 
-/// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct StatementCommand {
     #[command(subcommand)]
@@ -138,7 +137,6 @@ impl LedgerOwner {
         Ok(self.closed_by.clone().unwrap_or_else(unnamed))
     }
 
-    /// What the ledger has recorded.
     fn documents(&self) -> Result<RecordedDocuments, Failure> {
         let Some(path) = &self.ledger else {
             let documents = self.socket.send(&ControlRequest::Documents)?.documents;
@@ -165,7 +163,6 @@ impl LedgerOwner {
         closed.ok_or_else(|| Failure::found(OTHER_VERSION))
     }
 
-    /// Has the ledger record a document.
     fn record(&self, document: RecordedDocument) -> Result<(), Failure> {
         match &self.ledger {
             Some(path) => {

@@ -31,7 +31,6 @@ use screen::{Theme, draw};
 use source::{TopData, TopReading, TopSource};
 use state::{AfterKey, TopState};
 
-/// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct TopCommand {
     #[command(flatten)]
@@ -140,7 +139,6 @@ fn wait_for_terminal() -> io::Result<bool> {
     Ok(!keys[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL))
 }
 
-/// Prints everything once.
 fn print_once(source: TopSource) -> Result<(), Failure> {
     let data = first_data(&source);
     let money = if data.is_ok() { source.read_money() } else { None };

@@ -25,7 +25,6 @@ const PAGE_POLL: Duration = Duration::from_millis(5);
 pub enum Clock {
     /// The system's boot clock and UTC.
     System,
-    /// A clock page.
     Page(Arc<ClockPage>),
 }
 
@@ -36,7 +35,6 @@ impl Clock {
         page.map_or(Self::System, |page| Self::Page(Arc::new(page)))
     }
 
-    /// This moment.
     pub fn now(&self) -> Stamp {
         match self {
             Self::System => system_now(),

@@ -28,21 +28,12 @@ pub const REAL_TIME: u64 = 1_000_000;
 pub enum PageError {
     /// The file cannot be opened, read or written.
     #[error("clock page {path}: {source}")]
-    File {
-        /// The page.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// The file holds something else.
     #[error("clock page {path}: not a clock page; remove it, or start the demo with --fresh")]
-    Foreign {
-        /// The page.
-        path: PathBuf,
-    },
+    Foreign { path: PathBuf },
 }
 
-/// The state of a clock page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageState {
     /// Whether time stands still at `elapsed`.
@@ -96,7 +87,6 @@ impl PageState {
     }
 }
 
-/// An open clock page.
 #[derive(Debug)]
 pub struct ClockPage {
     file: File,
@@ -106,7 +96,6 @@ pub struct ClockPage {
 }
 
 impl ClockPage {
-    /// Opens an existing page.
     pub fn open(path: &Path) -> Result<Self, PageError> {
         let file = OpenOptions::new()
             .read(true)
@@ -125,12 +114,10 @@ impl ClockPage {
         Self::open(path)
     }
 
-    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The current state.
     pub fn state(&self) -> PageState {
         let mut last = self.last.lock();
         if let Some((_, state)) = read(&self.file) {
@@ -156,7 +143,6 @@ impl ClockPage {
         self.set(PageState { held: false, origin: host, elapsed: state.elapsed_at(host), speed, ..state })
     }
 
-    /// This moment.
     pub fn now(&self) -> Stamp {
         let state = self.state();
         let elapsed = state.elapsed_at(system_now().boottime);

@@ -9,7 +9,6 @@ use parking_lot::{Condvar, Mutex};
 /// A stop signal that ends the waits of all threads.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
-    /// Whether this one was called.
     called: Arc<AtomicBool>,
     /// The signals that this one is a part of.
     parents: Vec<Arc<AtomicBool>>,
@@ -31,7 +30,6 @@ impl Stop {
         self.changed.1.notify_all();
     }
 
-    /// Whether it was called.
     pub fn is_called(&self) -> bool {
         self.called.load(Ordering::SeqCst) || self.parents.iter().any(|above| above.load(Ordering::SeqCst))
     }

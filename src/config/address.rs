@@ -12,11 +12,9 @@ use super::problem::Complaint;
 /// The address of a receiver of OTLP. The default, without a host, stands for a missing address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Whether it is reached by TLS.
     pub tls: bool,
     /// Host name or IP address; an IPv6 address keeps its brackets.
     pub host: String,
-    /// TCP port.
     pub port: u16,
     /// What stands before `/v1/metrics`: empty, or beginning with a slash and not ending with one. Where `is_whole`, the whole path.
     pub base: String,
@@ -71,12 +69,10 @@ impl FromStr for Endpoint {
     }
 }
 
-/// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
     /// On an IP address with a port.
     Tcp(SocketAddr),
-    /// On a Unix socket.
     Unix(PathBuf),
 }
 

@@ -37,7 +37,6 @@ pub struct ReloadedConfig {
 pub struct FileSet {
     paths: Vec<PathBuf>,
     read: Vec<Option<FileState>>,
-    /// Their states at the last check.
     checked: Vec<Option<FileState>>,
 }
 

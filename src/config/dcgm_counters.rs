@@ -5,7 +5,6 @@ use std::path::Path;
 use super::problem::{Complaint, FilePosition, ProblemCollector, Problems};
 use crate::catalogue::DEFAULT_COUNTERS;
 
-/// A line of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterLine {
     /// Its number, from 1.
@@ -14,7 +13,6 @@ pub struct CounterLine {
     pub name: String,
     /// The Prometheus type, or `label`.
     pub kind: String,
-    /// The help text.
     pub help: String,
 }
 

@@ -19,7 +19,6 @@ pub(super) struct EntryPlace {
 }
 
 impl EntryPlace {
-    /// Whether a key is given.
     pub(super) fn has(&self, key: &str) -> bool {
         self.keys.get(key).is_some()
     }

@@ -29,7 +29,6 @@ pub(crate) struct Key<T> {
     pub(crate) change: ChangeEffect,
     /// The unit where the value does not carry it, else "".
     pub(crate) unit: &'static str,
-    /// One sentence.
     pub(crate) help: &'static str,
 }
 
@@ -47,7 +46,6 @@ pub(crate) enum Absent {
 /// When a running agent applies a changed value.
 #[derive(Clone, Copy)]
 pub(crate) enum ChangeEffect {
-    /// At a reload.
     Reload,
     /// At the next start. The function copies the value from the second configuration to the first and returns whether
     /// they differed.
@@ -56,24 +54,49 @@ pub(crate) enum ChangeEffect {
 
 /// What a key accepts, and where the value goes.
 pub(crate) enum KeyType<T> {
-    /// True or false.
     Flag(fn(&mut T) -> &mut bool),
     /// A whole number within bounds.
-    Count { least: u32, most: u32, place: fn(&mut T) -> &mut u32 },
+    Count {
+        least: u32,
+        most: u32,
+        place: fn(&mut T) -> &mut u32,
+    },
     /// A duration within bounds.
-    Duration { least: Nanoseconds, most: Nanoseconds, place: fn(&mut T) -> &mut Nanoseconds },
+    Duration {
+        least: Nanoseconds,
+        most: Nanoseconds,
+        place: fn(&mut T) -> &mut Nanoseconds,
+    },
     /// One of some words, passed on by position.
-    Word { words: &'static [&'static str], set: fn(&mut T, usize) },
+    Word {
+        words: &'static [&'static str],
+        set: fn(&mut T, usize),
+    },
     /// Any other scalar.
-    Text { accepts: &'static str, set: fn(&mut T, &str) -> Result<(), Complaint> },
+    Text {
+        accepts: &'static str,
+        set: fn(&mut T, &str) -> Result<(), Complaint>,
+    },
     /// A scalar or a list of scalars, passed on one by one.
-    Texts { accepts: &'static str, set: fn(&mut T, &str) -> Result<(), Complaint> },
+    Texts {
+        accepts: &'static str,
+        set: fn(&mut T, &str) -> Result<(), Complaint>,
+    },
     /// A mapping of names to scalars or lists of scalars, passed on one by one.
-    Pairs { accepts: &'static str, set: fn(&mut T, &str, &str) -> Result<(), Complaint> },
+    Pairs {
+        accepts: &'static str,
+        set: fn(&mut T, &str, &str) -> Result<(), Complaint>,
+    },
     /// A mapping of names to mappings of names to scalars, passed on one by one.
-    NestedPairs { accepts: &'static str, set: fn(&mut T, &str, &str, &str) -> Result<(), Complaint> },
+    NestedPairs {
+        accepts: &'static str,
+        set: fn(&mut T, &str, &str, &str) -> Result<(), Complaint>,
+    },
     /// A list of mappings with keys of their own.
-    Maps { set: fn(&mut T, &[YamlNode], &str, &mut ProblemCollector), rows: fn(&str) -> Vec<KeyDescription> },
+    Maps {
+        set: fn(&mut T, &[YamlNode], &str, &mut ProblemCollector),
+        rows: fn(&str) -> Vec<KeyDescription>,
+    },
 }
 
 impl<T> KeyType<T> {
@@ -136,7 +159,6 @@ impl<T> Key<T> {
     }
 }
 
-/// A key as documentation describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyDescription {
     /// Dotted path; `[]` stands for each entry of a list.
@@ -155,6 +177,5 @@ pub struct KeyDescription {
     pub is_list: bool,
     /// The unit where the value does not carry it, else "".
     pub unit: &'static str,
-    /// One sentence.
     pub help: &'static str,
 }

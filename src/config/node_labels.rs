@@ -17,7 +17,6 @@ const POOLS: [&str; 7] = [
     "kops.k8s.io/instancegroup",
 ];
 
-/// Labels that name the instance type.
 const TYPES: [&str; 2] = ["node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"];
 
 /// Labels that say whether a node may be taken away, with the value, in lower case, that says that it may.

@@ -25,7 +25,6 @@ pub enum OtlpProtocol {
     /// Protobuf over HTTP/1.1.
     #[default]
     Http,
-    /// gRPC.
     Grpc,
 }
 
@@ -34,7 +33,6 @@ impl OtlpProtocol {
     const NAMES: [&str; 2] = ["http/protobuf", "grpc"];
 }
 
-/// Which names metrics have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OtlpNames {
     /// Those of the page.
@@ -49,7 +47,6 @@ impl OtlpNames {
     pub(super) const NAMES: [&str; 2] = ["native", "hw"];
 }
 
-/// How requests are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OtlpCompression {
     /// gzip, which every receiver has to understand.
@@ -57,7 +54,6 @@ pub enum OtlpCompression {
     Gzip,
     /// zstd, which Prometheus does not understand.
     Zstd,
-    /// Not at all.
     None,
 }
 
@@ -166,7 +162,6 @@ fn header_name(name: &str) -> Result<String, Complaint> {
 /// The destinations with what the environment says, and where each setting comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtlpPlan {
-    /// The destinations.
     pub destinations: Vec<OtlpDestination>,
     /// Attributes of the resource that the environment gives.
     pub resource: BTreeMap<String, String>,

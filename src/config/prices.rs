@@ -295,7 +295,6 @@ pub(super) fn example_book() -> PriceBook {
     book
 }
 
-/// A number of GPUs.
 fn gpus(text: &str) -> Result<u32, Complaint> {
     let count = text.parse().ok().filter(|count| (1..=1_024).contains(count));
     count.ok_or_else(|| Complaint::about(text, "is not a number of GPUs", "give a number from 1 to 1024"))
@@ -320,7 +319,6 @@ fn years(text: &str) -> Result<i64, Complaint> {
         .ok_or_else(|| Complaint::about(text, "is not a number of years", "give a whole number from 1 to 20"))
 }
 
-/// A pattern of a selector.
 fn pattern(text: &str) -> Result<String, Complaint> {
     if text.is_empty() {
         return Err(Complaint::about(text, "is empty", "give a text in which * stands for anything"));

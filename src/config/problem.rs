@@ -20,9 +20,7 @@ impl Complaint {
 /// A position in a file; line and column count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FilePosition {
-    /// Line.
     pub line: u64,
-    /// Column, in characters.
     pub column: u64,
 }
 

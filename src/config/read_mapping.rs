@@ -199,7 +199,6 @@ fn store<T>(key: &Key<T>, shown: &str, value: &YamlNode, target: &mut T, report:
 
 /// An entry of a mapping with arbitrary names.
 struct MappingEntry<'a> {
-    /// The path of the mapping.
     shown: &'a str,
     name: &'a YamlNode,
     value: &'a YamlNode,

@@ -30,7 +30,6 @@ use crate::tenants::TenantRule;
 
 /// A validated configuration; [`Config::default`] applies without a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each is a section of the file, whose struct says what it is")]
 pub struct Config {
     pub node: NodeConfig,
     pub sampling: SamplingConfig,

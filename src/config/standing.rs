@@ -18,7 +18,6 @@ pub enum PresenceSetting {
     /// Where nothing that grants GPUs is found at the agent's start.
     #[default]
     Auto,
-    /// Always.
     True,
     /// Never.
     False,

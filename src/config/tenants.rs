@@ -11,10 +11,8 @@ use super::values::{add, billionths, name, nearest, put};
 use crate::model::{Fact, Money, PodLabel, RESERVED};
 use crate::tenants::{TenantRule, is_label};
 
-/// Attributes by name, of each tenant.
 pub(crate) type TenantAttributes = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The most attributes of a tenant.
 const MOST_ATTRIBUTES: usize = 16;
 
 /// A rule while it is read.
@@ -94,7 +92,6 @@ fn check(rule: &TenantRule, trust_labels: bool, at: &EntryPlace) -> Result<(), M
     Ok(())
 }
 
-/// Adds a pattern for a label.
 fn add_pattern(patterns: &mut BTreeMap<String, String>, label: &str, pattern: &str) -> Result<(), Complaint> {
     if !is_label(label) {
         return Err(unknown_label(label));
@@ -115,7 +112,6 @@ fn unknown_label(label: &str) -> Complaint {
     Complaint::about(label, "is not a label of gpu_workload_info", &remedy)
 }
 
-/// Adds an attribute of a tenant.
 pub(crate) fn add_attribute(
     attributes: &mut TenantAttributes,
     tenant: &str,

@@ -16,18 +16,15 @@ use super::problem::{FilePosition, Problems};
 pub(crate) struct YamlNode {
     /// Absent if the file is empty.
     pub(crate) place: Option<FilePosition>,
-    /// Its value.
     pub(crate) shape: YamlValue,
 }
 
-/// A YAML value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum YamlValue {
     /// Nothing, `~` or `null`.
     Empty,
     /// A scalar as it was written, without its quotes.
     Scalar(String),
-    /// A list.
     List(Vec<YamlNode>),
     /// A mapping in the order of the file, duplicates included.
     Map(Vec<(YamlNode, YamlNode)>),

@@ -227,7 +227,6 @@ pub(crate) fn cgroup_path(text: &str) -> Result<String, Complaint> {
     name(text)
 }
 
-/// Adds a label of pods.
 pub(super) fn add_label(labels: &mut Vec<String>, text: &str) -> Result<(), Complaint> {
     let label = label(text)?;
     let name = PodLabel::name_of(&label);

@@ -25,7 +25,6 @@ pub enum DcgmLabels {
 }
 
 impl DcgmLabels {
-    /// Both.
     pub(super) const ALL: [Self; 2] = [Self::V3, Self::V4];
     /// Their words in the configuration.
     pub(super) const NAMES: [&str; 2] = ["v3", "v4"];
@@ -42,9 +41,7 @@ impl DcgmLabels {
 /// A certificate, key or password hash in a file of its own, or in the configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// The path of the file.
     File(PathBuf),
-    /// The text.
     Inline(String),
 }
 
@@ -61,7 +58,6 @@ impl fmt::Debug for Credential {
 /// Whether clients are asked for a certificate, and whether it is verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// Clients are not asked for one.
     #[default]
     None,
     /// Clients are asked for one, which is not verified.
@@ -76,7 +72,6 @@ pub enum ClientAuth {
 
 /// A version of TLS. The agent has 1.2 and 1.3; older ones are raised to 1.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum TlsVersion {
     Tls10,
     Tls11,
@@ -299,7 +294,6 @@ pub(super) fn client_auth(text: &str) -> Result<ClientAuth, Complaint> {
     }
 }
 
-/// A version of TLS.
 pub(super) fn tls_version(text: &str) -> Result<TlsVersion, Complaint> {
     match text {
         "TLS10" => Ok(TlsVersion::Tls10),
@@ -316,7 +310,6 @@ pub(super) fn add_cipher(list: &mut Vec<String>, text: &str) -> Result<(), Compl
     add_known(list, text, &known, "is not a cipher suite that this agent has")
 }
 
-/// Adds a curve.
 pub(super) fn add_curve(list: &mut Vec<String>, text: &str) -> Result<(), Complaint> {
     add_known(list, text, &CURVES, "is not a curve that this agent has")
 }
@@ -331,7 +324,6 @@ fn add_known(list: &mut Vec<String>, text: &str, known: &[&str], wrong: &str) ->
     Ok(())
 }
 
-/// Adds a header.
 pub(super) fn add_header(list: &mut Vec<(String, String)>, name: &str, text: &str) -> Result<(), Complaint> {
     let names = HEADERS.map(|(name, _)| name);
     let Some((_, values)) = HEADERS.iter().find(|(known, _)| *known == name) else {

@@ -31,7 +31,6 @@ use crate::serve::{AgentStatus, NO_SNAPSHOT};
 use crate::session::DriverSessions;
 use crate::thread::{self, Thread};
 
-/// A request.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum ControlRequest {
@@ -51,7 +50,6 @@ pub enum ControlRequest {
     Health,
     /// List the GPUs that this node ever had.
     Inventory,
-    /// Close a period for a statement.
     ClosePeriod {
         /// The begin of the period, a date in the time zone.
         from: String,
@@ -59,14 +57,10 @@ pub enum ControlRequest {
         to: String,
         /// The time zone; none is that of the agent's bills.
         time_zone: Option<String>,
-        /// Who closes it.
         by: String,
     },
     /// Record the document of a closed period, or a credit for one.
-    RecordDocument {
-        /// The document.
-        document: RecordedDocument,
-    },
+    RecordDocument { document: RecordedDocument },
     /// List the documents that the ledger has recorded.
     Documents,
     /// Stop expecting the GPU with that UUID.
@@ -81,7 +75,6 @@ pub enum ControlRequest {
 pub struct ControlReply {
     /// What failed, and what to do.
     pub error: Option<String>,
-    /// The inventory, if that was requested.
     pub inventory: Option<Vec<InventoryLine>>,
     /// Of `resume`: whether the driver was released.
     pub was_released: Option<bool>,
@@ -96,7 +89,6 @@ pub struct ControlReply {
     pub documents: Option<RecordedDocuments>,
 }
 
-/// A GPU of the inventory.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct InventoryLine {
     /// The index under which it was last seen.
@@ -126,7 +118,6 @@ impl InventoryLine {
     }
 }
 
-/// The GPUs in a ledger.
 pub fn inventory(ledger: &Path) -> Result<Vec<InventoryLine>, crate::ledger::Error> {
     Ok(Reader::open(ledger)?.inventory()?.iter().map(InventoryLine::of).collect())
 }

@@ -24,7 +24,6 @@ use crate::kubelet::messages::{
 };
 use crate::thread::Thread;
 
-/// What the kubelet answers.
 #[derive(Debug)]
 pub(super) struct KubeletAnswers {
     pub(super) pods: Vec<ListedPod>,

@@ -9,7 +9,6 @@ use super::DemoError;
 use super::workloads::ScenarioWorkloads;
 use crate::file;
 
-/// The built-in scenarios.
 const CLUSTER: &str = include_str!("cluster.json");
 const NODE: &str = include_str!("node.json");
 const LOCAL: &str = include_str!("local.json");
@@ -32,13 +31,10 @@ pub struct DemoScenario {
 /// A process as the host knows it.
 #[derive(Clone, Debug)]
 pub struct HostProcess {
-    /// Its id.
     pub pid: u32,
     /// Its name as in `/proc/PID/comm`.
     pub comm: String,
-    /// Its user.
     pub uid: u32,
-    /// Its control group.
     pub cgroup: String,
 }
 
@@ -102,7 +98,6 @@ impl DemoScenario {
         })
     }
 
-    /// Users by id.
     pub fn users(&self) -> impl Iterator<Item = (u32, String)> {
         self.list("users")
             .filter_map(|user| Some((number(user.get("uid")?)?, user.get("name")?.as_str()?.to_owned())))

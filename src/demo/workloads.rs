@@ -21,7 +21,6 @@ use crate::kubelet::messages::{
 /// Where a kubelet serves the pod-resources API.
 const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
 
-/// The scenario's workloads.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ScenarioWorkloads {
     #[serde(default)]

@@ -32,7 +32,6 @@ const LIST: &str = "/containers/json";
 
 /// Why the containers could not be listed.
 #[derive(Debug, Error)]
-#[allow(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error(
         "{socket} does not exist; check whether the runtime is running, and in a container mount the socket there"
@@ -57,7 +56,6 @@ pub enum Error {
 /// Description of a container; a field is empty where the runtime does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerDescription {
-    /// Its name.
     pub name: String,
     /// Its image, as named when the container was created.
     pub image: String,
@@ -91,7 +89,6 @@ impl DockerClient {
         Ok(Self { socket: socket.to_owned(), runtime })
     }
 
-    /// The running containers.
     pub fn containers(&self) -> Result<ContainerDescriptions, Error> {
         let response = async { tokio::time::timeout(TIMEOUT, self.request()).await };
         let timed_out = |_| Err(Error::TimedOut { socket: self.socket() });

@@ -9,11 +9,9 @@ use crate::model::Absence;
 /// What the pod gives the agent access to.
 #[derive(Clone, Copy, Debug)]
 struct Rights {
-    /// The driver and its GPUs.
     driver: bool,
     /// The kubelet's directory of sockets.
     kubelet: bool,
-    /// The processes of the host.
     processes: bool,
     /// How many metric families the driver reserves for administrators.
     refused: usize,

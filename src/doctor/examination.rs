@@ -22,7 +22,6 @@ use crate::nvml::{CallSlot, EventSet, FoundGpu, Library, Sampler, count, find};
 pub(super) struct DriverReport {
     pub(super) findings: Vec<Finding>,
     pub(super) gpus: Vec<GpuDiagnosis>,
-    /// What is wrong with a GPU.
     unwell: Vec<GpuProblem>,
     /// All GPUs of the driver; absent where one of them could not be identified.
     pub(super) listed: Option<Vec<SessionGpu>>,
@@ -30,7 +29,6 @@ pub(super) struct DriverReport {
     pub(super) pids: BTreeSet<u32>,
 }
 
-/// What is wrong with a GPU.
 struct GpuProblem {
     index: u32,
     /// Its UUID; empty where it could not be identified.
@@ -58,7 +56,6 @@ fn gpu_findings(problems: &[GpuProblem]) -> Vec<Finding> {
     first.into_iter().map(finding).collect()
 }
 
-/// The step at which the examination is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Step {
     /// Loading and initialising the library.
@@ -150,7 +147,6 @@ fn loaded_file(library: &Library) -> String {
     path.display().to_string()
 }
 
-/// A driver that is open.
 struct OpenDriver<'a> {
     library: &'a Arc<Library>,
     clock: Clock,

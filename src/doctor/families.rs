@@ -12,7 +12,6 @@ use crate::model::{Absence, Frame, Unit};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FamilyStatus {
-    /// It is exported.
     Exported,
     /// It is left out by the configuration or by the GPU's mode.
     Off,
@@ -34,12 +33,9 @@ impl FamilyStatus {
     }
 }
 
-/// One family on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct FamilyDiagnosis {
-    /// Its full name.
     pub family: &'static str,
-    /// Its state.
     pub status: FamilyStatus,
     /// The reason for its absence as in `gpu_unsupported`; "" where it is exported.
     pub reason: &'static str,

@@ -24,7 +24,6 @@ pub struct GrantDiagnosis {
     pub fraction: String,
     /// Its GPUs, including those that the node does not have.
     pub gpus: String,
-    /// Who holds it.
     pub holder: String,
 }
 

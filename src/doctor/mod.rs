@@ -39,9 +39,7 @@ pub use grants::GrantDiagnosis;
 /// What works on the node and what does not; its JSON is that of `gpumeter doctor --json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Diagnosis {
-    /// Findings on the node.
     pub findings: Vec<Finding>,
-    /// The families of each GPU.
     pub gpus: Vec<GpuDiagnosis>,
     /// What each standing grant matches.
     pub grants: Vec<GrantDiagnosis>,
@@ -49,12 +47,9 @@ pub struct Diagnosis {
     pub variant: &'static str,
 }
 
-/// One finding.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// What was examined.
     pub what: &'static str,
-    /// Whether it works.
     pub works: bool,
     /// Details; of what does not work, the reason and what to do.
     pub why: String,
@@ -75,12 +70,10 @@ impl Finding {
 /// The metric families of one GPU.
 #[derive(Clone, Debug, Serialize)]
 pub struct GpuDiagnosis {
-    /// NVML index.
     #[serde(rename = "gpu")]
     pub index: u32,
     /// UUID.
     pub uuid: String,
-    /// Product name.
     pub model: String,
     /// Every family of the catalogue except the agent's own.
     pub families: Vec<FamilyDiagnosis>,

@@ -30,7 +30,6 @@ const PRESENCE_ENDS: Nanoseconds = Nanoseconds::from_seconds(15);
 pub struct ConfigReloads {
     /// How many since the start.
     pub count: u64,
-    /// Whether the last one succeeded.
     pub succeeded: bool,
 }
 
@@ -40,7 +39,6 @@ struct Episode {
     since: Utc,
     /// When they were last found held down.
     last: Utc,
-    /// Whether its begin was told.
     told: bool,
 }
 
@@ -104,7 +102,6 @@ impl EventTracker {
         events
     }
 
-    /// Notes who is on each GPU.
     fn note_users(&mut self, snapshot: &Snapshot) {
         let now = snapshot.at.utc;
         for entries in self.users.values_mut() {

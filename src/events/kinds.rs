@@ -9,7 +9,6 @@ pub struct EventKind {
     pub name: &'static str,
     /// The severity of most such events.
     pub severity: Severity,
-    /// When there is one.
     pub when: &'static str,
     /// Attributes beside those of all events.
     pub attributes: &'static [&'static str],

@@ -23,7 +23,6 @@ named! {
         Info = "INFO",
         /// It may need attention.
         Warn = "WARN",
-        /// Something is broken.
         Error = "ERROR",
     }
     /// The word in OTLP and JSON.
@@ -46,7 +45,6 @@ impl Severity {
 pub struct Party {
     /// Workload id; "" where the tenant as a whole is meant.
     pub workload: Arc<str>,
-    /// Its tenant.
     pub tenant: Arc<str>,
     /// The Unix users that its facts name.
     pub users: [Option<Arc<str>>; 2],
@@ -63,22 +61,17 @@ impl Party {
     }
 }
 
-/// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// What.
     pub kind: &'static EventKind,
-    /// How serious it is.
     pub severity: Severity,
     /// When it happened; the last time where it is joined from several.
     pub at: Utc,
     /// When the agent found it.
     pub observed: Utc,
-    /// The GPU, if it is of one.
     pub gpu: Option<GpuId>,
     /// What tells events of the same kind and GPU apart, such as the XID.
     pub detail: Arc<str>,
-    /// One sentence.
     pub text: String,
     /// The values of the kind's attributes that are known, by name.
     pub attributes: Vec<(&'static str, String)>,

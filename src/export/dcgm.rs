@@ -37,17 +37,13 @@ pub struct DcgmOptions {
 /// A metric of the page.
 #[derive(Clone, Debug)]
 pub struct DcgmCounter {
-    /// Its name.
     pub name: String,
     /// Its Prometheus type, as in the file of counters.
     pub kind: String,
-    /// Its help.
     pub help: String,
-    /// What it shows.
     pub metric: DcgmMetric,
 }
 
-/// Renders the page.
 #[derive(Debug)]
 pub(super) struct DcgmRenderer {
     options: Arc<DcgmOptions>,
@@ -89,7 +85,6 @@ struct EventLabels {
     name: &'static str,
 }
 
-/// A value as it is printed.
 #[derive(Clone, Copy)]
 enum Printed {
     Integer(i128),
@@ -398,7 +393,6 @@ impl CounterWriter<'_> {
     }
 }
 
-/// The labels of a series.
 struct SeriesLabels<'a> {
     options: &'a DcgmOptions,
     host: &'a str,

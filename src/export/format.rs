@@ -1,7 +1,6 @@
 //! The formats of a page, and the choice between them by a client's `Accept` header. A client that accepts neither gets
 //! text 0.0.4, so that no scrape is refused.
 
-/// A format of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageFormat {
     /// Prometheus text 0.0.4.
@@ -13,7 +12,6 @@ pub enum PageFormat {
 }
 
 impl PageFormat {
-    /// All formats.
     pub const ALL: [Self; 3] = [Self::Text, Self::OpenMetrics, Self::Dcgm];
 
     /// The value of the `Content-Type` header.

@@ -17,9 +17,7 @@ use crate::model::{HealthState, Reason, Release, Utc, Verdict, VisibleAccount};
 /// The verdict of a GPU, as in the API.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReportedVerdict {
-    /// Name of the state.
     pub state: String,
-    /// Name of the action.
     pub action: String,
     /// All reasons, the worst first.
     pub reasons: Vec<ReportedReason>,
@@ -28,20 +26,16 @@ pub struct ReportedVerdict {
 /// A problem of a GPU, as in the API.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReportedReason {
-    /// The rule that applies.
     #[serde(default)]
     pub rule: String,
     /// The resulting state of the GPU.
     pub state: String,
-    /// The action that it requests.
     pub action: String,
-    /// What is wrong.
     pub what: String,
     /// What was observed, with numbers.
     pub evidence: String,
     /// Since when, in RFC 3339.
     pub since: Option<String>,
-    /// What clears it.
     pub clears: String,
 }
 

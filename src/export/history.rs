@@ -10,7 +10,6 @@ use crate::catalogue::{AccountValue, KnownPoint, known_point};
 use crate::model::snapshot::{AccountState, GpuState, Snapshot};
 use crate::model::{Nanoseconds, Utc};
 
-/// Points of a series.
 pub const HISTORY_POINTS: usize = 120;
 
 /// Time from one point to the next.
@@ -37,9 +36,7 @@ pub const HISTORY_SERIES: [&str; 4] = ["activity", "memory", "power", "temperatu
 /// One point: mean and maximum of the ticks in it; not a number where there was no value.
 #[derive(Clone, Copy, Debug)]
 pub struct HistoryPoint {
-    /// Mean.
     pub mean: f32,
-    /// Maximum.
     pub most: f32,
 }
 
@@ -121,9 +118,7 @@ type TenantSums = [i128; 3];
 /// What a tenant held, used and left idle in the last minutes, in GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecentUse {
-    /// Held.
     pub held: f64,
-    /// Used.
     pub used: f64,
     /// Held and used by nobody.
     pub idle: f64,
@@ -131,7 +126,6 @@ pub struct RecentUse {
     pub span: Nanoseconds,
 }
 
-/// The account at one moment.
 #[derive(Clone, Debug)]
 struct AccountSums {
     at: Nanoseconds,
@@ -213,7 +207,6 @@ impl History {
         }
     }
 
-    /// The history of a GPU.
     pub fn gpu(&self, uuid: &str) -> Option<&GpuHistory> {
         self.gpus.get(uuid)
     }

@@ -36,7 +36,6 @@ fn ecc_errors(state: &GpuState, of: &'static str) -> Option<u64> {
     parts.collect::<SumOfReadings>().whole().and_then(|sum| u64::try_from(sum).ok())
 }
 
-/// The readings of a GPU.
 pub(super) fn read_gpu(state: &GpuState) -> GpuReadings {
     let activity = if state.is_up() { state.activity } else { Err(Absence::Stale) };
     let temperature = real(state, TEMPERATURE);

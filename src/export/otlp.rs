@@ -46,7 +46,6 @@ pub struct OtlpEncoder {
 /// The labels of a series, encoded as fields of its data point.
 type Attributes = Box<[u8]>;
 
-/// What is known of a series.
 #[derive(Debug)]
 struct SeriesState {
     /// The last snapshot in which it had a value, by [`OtlpEncoder::snapshots`].
@@ -152,19 +151,16 @@ impl OtlpResource {
         }
     }
 
-    /// Its attributes.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (&**key, &**value))
     }
 
-    /// The resource as a message.
     pub(super) fn message(&self) -> Resource {
         let attributes = self.attributes().map(|(key, value)| attribute(key, value)).collect();
         Resource { attributes, ..Default::default() }
     }
 }
 
-/// An attribute that is a text.
 pub(super) fn attribute(key: &str, value: &str) -> KeyValue {
     let value = AnyValue { value: Some(OtlpValue::StringValue(value.to_owned())) };
     KeyValue { key: key.to_owned(), value: Some(value), ..Default::default() }
@@ -186,7 +182,6 @@ struct MetricsPart {
 /// Writes the requests of one snapshot while that is walked.
 struct RequestWriter<'a> {
     snapshot: &'a Snapshot,
-    /// The number of the snapshot.
     number: u64,
     series: &'a mut HashMap<&'static str, HashMap<Attributes, SeriesState>>,
     /// How many more series that have ended are kept.

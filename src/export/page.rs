@@ -32,7 +32,6 @@ pub struct PageCache {
     formats: [Mutex<FormatCache>; PageFormat::ALL.len()],
 }
 
-/// What is kept for one format.
 #[derive(Debug)]
 struct FormatCache {
     renderer: Renderer,
@@ -79,7 +78,6 @@ impl PageCache {
         Self { level, formats: PageFormat::ALL.map(cache) }
     }
 
-    /// Renders the snapshot's page.
     pub fn render(&self, snapshot: &Snapshot, format: PageFormat) -> Arc<RenderedPage> {
         let mut cache = self.formats[format as usize].lock();
         let FormatCache { renderer, buffers } = &mut *cache;
@@ -93,7 +91,6 @@ impl PageCache {
 /// A snapshot with its pages, as far as they were requested.
 #[derive(Debug)]
 pub struct PublishedSnapshot {
-    /// The snapshot.
     pub snapshot: Arc<Snapshot>,
     cache: Arc<PageCache>,
     pages: [OnceLock<Arc<RenderedPage>>; PageFormat::ALL.len()],
@@ -108,13 +105,11 @@ const MOST_DOCUMENTS: usize = 64;
 /// A document that all requests of one kind share, compressed at most once.
 #[derive(Clone, Debug)]
 pub struct SharedDocument {
-    /// Its text.
     pub text: Bytes,
     compressed: Arc<OnceLock<Bytes>>,
 }
 
 impl SharedDocument {
-    /// A document with that text.
     pub fn new(text: Bytes) -> Self {
         Self { text, compressed: Arc::default() }
     }
@@ -137,7 +132,6 @@ impl PublishedSnapshot {
         }
     }
 
-    /// The level of its pages.
     pub fn level(&self) -> Level {
         self.cache.level
     }

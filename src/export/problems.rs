@@ -12,7 +12,6 @@ const IDLE_SECONDS: u64 = 300;
 const UNHELD_SECONDS: f64 = 60.0;
 const UNHELD_SHARE: f64 = 0.05;
 
-/// The problems of a node.
 pub(super) fn problems(summary: &Summary) -> Vec<SummaryProblem> {
     let mut faults: Vec<(u8, SummaryProblem)> = summary.gpus.iter().filter_map(fault).collect();
     faults.sort_by_key(|(order, _)| *order);

@@ -20,12 +20,10 @@ use crate::model::{
     Fact, Fraction, HolderId, Nanoseconds, Price, Reading, Release, Remedy, Utc, VisibleAccount,
 };
 
-/// The most processes of a list.
 pub const MOST_LISTED: usize = 50;
 
 /// What a summary is made of.
 pub struct SummarySource<'a> {
-    /// The snapshot.
     pub snapshot: &'a Snapshot,
     /// What the reader may see.
     pub visible: &'a VisibleAccount,
@@ -647,7 +645,6 @@ fn summarize_workloads(view: &View<'_>) -> Vec<SummaryWorkload> {
     lines.into_iter().map(line).collect()
 }
 
-/// Adds what is known.
 fn add<T: std::ops::Add<Output = T> + Copy>(sum: &mut Option<T>, value: Option<T>) {
     *sum = match (*sum, value) {
         (Some(sum), Some(value)) => Some(sum + value),

@@ -26,9 +26,7 @@ pub struct Summary {
     pub partial: bool,
     /// Whether the processes of this snapshot are known; the first request of a while makes the next snapshots have them.
     pub processes_listed: bool,
-    /// The node.
     pub node: SummaryNode,
-    /// The GPUs, by index.
     pub gpus: Vec<SummaryGpu>,
     /// The tenants and remainders that hold or use a GPU, did so in the last minutes, or have a budget, the largest first.
     pub tenants: Vec<SummaryTenant>,
@@ -51,7 +49,6 @@ pub struct SummaryProblem {
     pub tenant: Option<String>,
     /// What, in a few words.
     pub title: String,
-    /// What was observed.
     pub text: String,
     /// Since when.
     pub since: Option<String>,
@@ -61,10 +58,8 @@ pub struct SummaryProblem {
     pub command: Option<String>,
 }
 
-/// The node as a whole.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SummaryNode {
-    /// Its name.
     pub name: String,
     /// The cluster to which it belongs; empty where none is configured.
     pub cluster: String,
@@ -110,38 +105,30 @@ pub struct SummaryNode {
 pub struct SummarySxid {
     /// PCI address of the switch.
     pub pci_bus_id: String,
-    /// The code.
     pub sxid: u32,
     /// Whether the switch has stopped until it is reset with its GPUs.
     pub fatal: bool,
     /// How often since the agent's start.
     pub count: u64,
-    /// When last.
     pub last: String,
 }
 
-/// A GPU.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SummaryGpu {
     /// The driver's index.
     pub gpu: u32,
     /// Its UUID.
     pub uuid: String,
-    /// Product name.
     pub model: String,
-    /// PCI bus id.
     pub pci_bus_id: String,
-    /// Driver version.
     pub driver_version: String,
     /// `up`, `silent` while it does not answer in time, or why it is absent (`lost`, `gone`, `guest`, `replaced`).
     pub status: String,
     /// The driver call that has not returned, with its duration in seconds.
     pub call: Option<(String, u64)>,
-    /// When it was last read.
     pub read_at: Option<String>,
     /// Whether its values are left out because this reader does not hold it alone.
     pub withheld: bool,
-    /// Its verdict.
     pub health: ReportedVerdict,
     /// What to do about it, for people; empty where nothing is to be done.
     pub advice: String,
@@ -151,7 +138,6 @@ pub struct SummaryGpu {
     pub limit: String,
     /// `throttled`, `busy`, `waiting`, `idle` or `unknown`.
     pub limit_kind: String,
-    /// Its readings.
     #[serde(flatten)]
     pub readings: GpuReadings,
     /// Since when it is idle.
@@ -169,13 +155,11 @@ pub struct SummaryGpu {
     pub users: Vec<SummaryUser>,
     /// Its price per hour.
     pub per_hour: Option<String>,
-    /// The price's class.
     pub price_class: Option<String>,
     /// XIDs that were seen: code, how often (`null` for a reader with a part of the account), and when last.
     pub xids: Vec<(u32, Option<u64>, Option<String>)>,
 }
 
-/// The readings of a GPU.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct GpuReadings {
     /// Share of time busy, as the account counts it.
@@ -186,17 +170,11 @@ pub struct GpuReadings {
     pub tensor_active: Option<f64>,
     /// Share of time in which memory was read or written.
     pub dram_active: Option<f64>,
-    /// Memory in use.
     pub memory_used: Option<u64>,
-    /// All memory.
     pub memory_total: Option<u64>,
-    /// Power.
     pub power: Option<f64>,
-    /// The power limit in force.
     pub power_limit: Option<f64>,
-    /// Temperature of the core.
     pub temperature: Option<f64>,
-    /// Temperature of the memory.
     pub memory_temperature: Option<f64>,
     /// Temperature of the core at which the GPU slows down, where the board tells it or the distance to it.
     pub temperature_limit: Option<f64>,
@@ -210,7 +188,6 @@ pub struct GpuReadings {
     pub ecc_uncorrected: Option<u64>,
 }
 
-/// The layout of a MIG GPU.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SummaryMig {
     /// Memory slices of the whole GPU.
@@ -223,12 +200,9 @@ pub struct SummaryMig {
     pub instances: Vec<SummaryInstance>,
 }
 
-/// A GPU instance.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SummaryInstance {
-    /// Its id.
     pub gpu_instance: String,
-    /// Its profile.
     pub profile: String,
     /// Its first memory slice, where the driver tells it.
     pub start: Option<u64>,
@@ -236,20 +210,16 @@ pub struct SummaryInstance {
     pub slices: u64,
     /// Share of time busy.
     pub activity: Option<f64>,
-    /// Memory in use.
     pub memory_used: Option<u64>,
-    /// All its memory.
     pub memory_total: Option<u64>,
 }
 
 /// A share of a GPU that a workload holds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SummaryHolder {
-    /// Workload id.
     pub workload: String,
     /// The workload's name for people.
     pub title: String,
-    /// Its tenant.
     pub tenant: String,
     /// GPU instance; empty for a whole GPU.
     pub gpu_instance: String,
@@ -272,9 +242,7 @@ pub struct SummaryUser {
     pub tenant: String,
     /// GPU instance; empty for a whole GPU.
     pub gpu_instance: String,
-    /// How many processes.
     pub processes: usize,
-    /// Their memory.
     pub memory: Option<u64>,
     /// Share of time in which their kernels ran.
     pub sm: Option<f64>,
@@ -283,9 +251,7 @@ pub struct SummaryUser {
 /// A tenant, or a remainder such as `__unallocated__`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SummaryTenant {
-    /// Its name.
     pub tenant: String,
-    /// Whether it is a remainder.
     pub remainder: bool,
     /// GPUs that it holds now, as a sum of shares.
     pub held: f64,
@@ -307,16 +273,12 @@ pub struct SummaryTenant {
     pub gpus: Vec<u32>,
 }
 
-/// A workload.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SummaryWorkload {
-    /// Its id.
     pub workload: String,
     /// Its name for people.
     pub title: String,
-    /// Kind of identity.
     pub kind: String,
-    /// Its tenant.
     pub tenant: String,
     /// What is known of it, by label of `gpu_workload_info`.
     pub labels: BTreeMap<String, String>,
@@ -328,7 +290,6 @@ pub struct SummaryWorkload {
     pub gpus: Vec<u32>,
     /// How many processes it has on GPUs.
     pub processes: usize,
-    /// Their memory.
     pub memory: Option<u64>,
     /// The sum over its GPUs of the share of time in which its kernels ran.
     pub sm: Option<f64>,
@@ -343,20 +304,16 @@ pub struct ProcessList {
     pub at: Option<String>,
     /// As in [`Summary::processes_listed`].
     pub processes_listed: bool,
-    /// How many there are.
     pub total: usize,
     /// At most 50 of them.
     pub processes: Vec<SummaryProcess>,
 }
 
-/// A process on a GPU.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SummaryProcess {
-    /// Index of the GPU.
     pub gpu: u32,
     /// GPU instance; empty for a whole GPU.
     pub gpu_instance: String,
-    /// Its id.
     pub pid: String,
     /// Its name in the kernel; empty if unknown.
     pub name: String,
@@ -366,7 +323,6 @@ pub struct SummaryProcess {
     pub title: String,
     /// Its tenant; empty if unknown.
     pub tenant: String,
-    /// Its memory.
     pub memory: Option<u64>,
     /// Share of time in which its kernels ran.
     pub sm: Option<f64>,
@@ -383,7 +339,6 @@ pub struct HistoryReport {
     pub at: Option<String>,
     /// Seconds from one point to the next.
     pub step_seconds: f64,
-    /// The GPUs.
     pub gpus: Vec<ReportedHistory>,
 }
 

@@ -40,7 +40,6 @@ pub struct Sample<'a> {
     pub start: Option<Utc>,
 }
 
-/// The labels of a series.
 #[derive(Clone, Copy, Debug)]
 pub struct Labels<'a> {
     names: &'a [&'a str],
@@ -67,7 +66,6 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// The value of a series.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// An integer of the family's unit ([`crate::model::Unit::decimals`]).

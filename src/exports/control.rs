@@ -21,7 +21,6 @@ pub(super) const DIGEST_KEY: &str = "gpumeter.header_sha256";
 /// Nanoseconds in the microseconds of a Parquet timestamp.
 pub(super) const MICROSECOND: u64 = 1_000;
 
-/// The header in the file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct FileHeader {
     #[serde(flatten)]
@@ -51,7 +50,6 @@ impl ColumnSums {
 pub(super) struct KeyDigest {
     context: ring::digest::Context,
     last: Option<Vec<u8>>,
-    /// How often they changed.
     changes: i64,
     /// The sum of quarter hour x number of the change over all rows, modulo 2^64.
     pub(super) places: i64,

@@ -11,7 +11,6 @@ use crate::billing::DayHeader;
 use crate::file::{self, Durability};
 use crate::model::Utc;
 
-/// The name of every file.
 const FILE: &str = "day.parquet";
 /// The name of a file that is being written.
 const PART: &str = ".day.parquet.part";
@@ -23,9 +22,7 @@ const NO_CLUSTER: &str = "__HIVE_DEFAULT_PARTITION__";
 pub struct DayPath {
     /// The date, such as `2026-11-01`.
     pub date: String,
-    /// The id of the ledger.
     pub ledger: String,
-    /// The file.
     pub path: PathBuf,
 }
 

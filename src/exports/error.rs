@@ -11,7 +11,6 @@ pub enum ExportError {
     /// A file cannot be read or is damaged.
     #[error("{}: {problem}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: FileProblem,
@@ -22,22 +21,18 @@ pub enum ExportError {
     /// The period does not begin and end on quarter hours.
     #[error("{0} is not on a quarter hour; exports have quarter hours")]
     Grid(String),
-    /// Two currencies.
     #[error("prices are in {first}, and in {second} in {}; choose a shorter period or exports of fewer clusters", path.display())]
     Currencies {
-        /// The first currency.
         first: String,
         /// Another one.
         second: String,
         /// The first file with the other one.
         path: PathBuf,
-        /// Its day.
         day: Utc,
     },
     /// Another node writes the file of this ledger.
     #[error("{} is of node {node}, which this node never was: a ledger was copied with its id; remove ledger.db on one of the nodes", path.display())]
     Copied {
-        /// The file.
         path: PathBuf,
         /// The other node.
         node: String,
@@ -59,7 +54,6 @@ pub enum ExportError {
     Sum(#[from] SumOverflow),
 }
 
-/// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileProblem {
     /// The system refuses it.
@@ -79,7 +73,6 @@ pub enum FileProblem {
         "has {rows} rows and {bytes} bytes when decompressed, above the 20 million rows and 4 GiB that a file may have; copy it again, or leave it out with --skip-damaged"
     )]
     TooLarge {
-        /// Rows.
         rows: i64,
         /// Bytes of all columns, decompressed.
         bytes: i64,

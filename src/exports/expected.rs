@@ -13,9 +13,7 @@ use crate::model::{GpuId, HolderId, Nanoseconds, NodeIdentity, Parts, QUARTER_HO
 /// A node that should report from a time to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectedNode {
-    /// Its name.
     pub node: String,
-    /// From then on.
     pub from: Utc,
     /// Until then.
     pub to: Utc,
@@ -79,13 +77,11 @@ pub fn read_expected(path: &Path) -> Result<Vec<ExpectedNode>, ExportError> {
     Ok(expected)
 }
 
-/// What expected nodes have reported.
 #[derive(Debug)]
 pub(super) struct Reports<'a> {
     expected: &'a [ExpectedNode],
     /// The places in `expected` of each node.
     places: BTreeMap<&'a str, Vec<usize>>,
-    /// The GPUs of each node.
     gpus: BTreeMap<String, BTreeMap<Arc<str>, DayGpu>>,
     /// What was reported, by place in `expected` and GPU, in the order of the files.
     reported: BTreeMap<(usize, Arc<str>), Vec<ReportedSpan>>,

@@ -32,7 +32,6 @@ const NAMES: usize = 5;
 /// The files that bills are made from.
 #[derive(Clone, Debug)]
 pub struct ExportSource<'a> {
-    /// The directory of the exports.
     pub directory: &'a Path,
     /// The nodes that should have reported.
     pub expected: Vec<ExpectedNode>,
@@ -222,7 +221,6 @@ struct FleetFacts {
     /// The difference that files found in their ledgers.
     imbalance: i128,
     clusters: BTreeSet<String>,
-    /// The ledgers of each node.
     nodes: BTreeMap<String, BTreeSet<String>>,
     /// Up to where each ledger is exported, and its node.
     ends: BTreeMap<String, (Utc, String)>,

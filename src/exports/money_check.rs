@@ -19,7 +19,6 @@ pub(super) struct MoneyCheck<'a> {
     unavailable: BTreeMap<Utc, i128>,
 }
 
-/// The prices of consecutive rows.
 pub(super) struct RowPrices {
     holder: RowHolder,
     rates: LineRates,
@@ -28,7 +27,6 @@ pub(super) struct RowPrices {
     energy: i64,
 }
 
-/// What a row is charged for.
 enum RowHolder {
     /// Held time, or what terms charge.
     Holder,
@@ -42,7 +40,6 @@ enum RowHolder {
 pub(super) struct RowMoney<'a> {
     pub(super) quarter: Utc,
     pub(super) sums: &'a Sums,
-    /// All money, and that of energy.
     pub(super) money: [ExactMoney; 2],
 }
 

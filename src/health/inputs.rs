@@ -6,10 +6,8 @@
 use crate::catalogue::LabelPair;
 use crate::model::{Reading, SumOfReadings};
 
-/// The source of an input.
 #[derive(Clone, Copy, Debug)]
 pub struct InputSource {
-    /// The input.
     pub input: HealthInput,
     /// The family's full name.
     pub family: &'static str,
@@ -21,7 +19,6 @@ macro_rules! inputs {
     ($($input:ident = $family:literal $(($label:literal = $value:literal))?;)+) => {
         /// A reading that health rules use: the sum over the points of a family.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "the names say it, and the sources say where each is read")]
         pub enum HealthInput {
             $($input),+
         }

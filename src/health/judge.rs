@@ -21,7 +21,6 @@ pub struct ReceivedEvents {
 /// The most XID codes that a reason names.
 const MOST_CODES: usize = 16;
 
-/// Judges one GPU.
 #[derive(Debug)]
 pub struct Judge {
     states: Vec<RuleState>,
@@ -29,7 +28,6 @@ pub struct Judge {
     verdict: Arc<Verdict>,
 }
 
-/// The state of one rule.
 #[derive(Clone, Debug, Default)]
 struct RuleState {
     /// Since when the rule is in force; none while it is not.

@@ -7,16 +7,13 @@
 
 use crate::model::{PciAddress, Sxid};
 
-/// An XID line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XidLine {
     /// Where the GPU sits.
     pub pci: PciAddress,
     /// The GPU instance, on a MIG GPU.
     pub gpu_instance: Option<u32>,
-    /// The compute instance.
     pub compute_instance: Option<u32>,
-    /// The code.
     pub xid: u32,
 }
 

@@ -7,16 +7,12 @@ use super::inputs::{HealthInput, Reachability};
 use crate::catalogue::xid::{self, Action, Class};
 use crate::model::{HealthState, Nanoseconds, Notice, Remedy};
 
-/// One rule.
 #[derive(Debug)]
 pub struct Rule {
-    /// Its name, for programs.
     pub name: &'static str,
-    /// The condition.
     pub when: HealthCondition,
     /// How long the condition must hold without interruption.
     pub after: Nanoseconds,
-    /// What clears it.
     pub clears: ClearedBy,
     /// The resulting state of the GPU.
     pub state: HealthState,
@@ -29,7 +25,6 @@ pub struct Rule {
 /// A condition on the inputs or events of a GPU.
 #[derive(Debug)]
 pub enum HealthCondition {
-    /// The GPU has this reachability.
     Is(Reachability),
     /// The input is above 0.
     Positive(HealthInput),
@@ -43,14 +38,12 @@ pub enum HealthCondition {
     Noticed(Notice),
 }
 
-/// What clears a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClearedBy {
     /// The end of the condition.
     AtOnce,
     /// So much time without the condition.
     Quiet(Nanoseconds),
-    /// A reset of the GPU.
     Reset,
 }
 
@@ -80,7 +73,6 @@ use HealthCondition::{Below, Grows, Is, Noticed, Positive, Xid};
 
 macro_rules! rules {
     ($($name:literal: $when:expr, $after:expr, $clears:expr => $state:ident, $remedy:ident, $what:literal;)+) => {
-        /// All rules.
         pub const RULES: &[Rule] = &[$(Rule {
             name: $name,
             when: $when,

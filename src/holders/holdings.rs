@@ -8,7 +8,6 @@ use super::resolved_workloads::Allocation;
 use super::standing::{GrantedSlot, grants_on, standing_cover, standing_holdings, sum};
 use crate::model::{Fraction, Holder, HolderId, Holding, HoldingSource, StandingGrant};
 
-/// What grants holdings.
 #[derive(Clone, Copy, Debug)]
 pub struct Granting<'a> {
     /// Allocations of schedulers on any GPU. All have one rank, before the standing grants.

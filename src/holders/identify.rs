@@ -43,7 +43,6 @@ const FIRST_REGULAR_UID: u32 = 1000;
 /// The holder of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The holder, or a remainder.
     pub holder: Holder,
     /// Set where a resolver may still name the holder or add to its facts: the reason for which processes of such
     /// workloads are unattributed.

@@ -7,12 +7,9 @@ use std::sync::Arc;
 
 use crate::model::{Holder, HolderId, Nanoseconds};
 
-/// A process that was identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdentifiedProcess {
-    /// Its holder.
     pub holder: Arc<Holder>,
-    /// Its name in the kernel.
     pub name: Arc<str>,
     /// Clock ticks between boot and its start.
     pub start_time: u64,
@@ -33,7 +30,6 @@ struct ProcessTable {
     pids: Vec<u32>,
     /// Time since boot of their starts.
     from: Vec<Nanoseconds>,
-    /// Indices of their holders.
     holder_indices: Vec<usize>,
     identified: Vec<IdentifiedProcess>,
     /// The holders, by id; where facts of one id differ, those of the lowest pid.
@@ -134,7 +130,6 @@ impl Identities {
         None
     }
 
-    /// The process of that number.
     pub fn process(&self, number: usize) -> Option<&IdentifiedProcess> {
         self.table.identified.get(number)
     }

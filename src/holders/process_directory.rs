@@ -141,7 +141,6 @@ impl ProcessDirectory {
         self.reads
     }
 
-    /// The host that is read.
     pub const fn host(&self) -> &Host {
         &self.host
     }

@@ -11,7 +11,6 @@ use super::workload_path::{
     OuterWorkload, WorkloadPath, parse_container_below, parse_workload_path, reads_like_more_than,
 };
 
-/// Where a process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcessLocation {
     pub(super) kind: LocationKind,

@@ -37,14 +37,12 @@ pub enum AllocatedDevice {
     Instance {
         /// UUID of the GPU.
         gpu: Arc<str>,
-        /// Its id.
         id: u32,
     },
     /// The same by its memory slices.
     Slices {
         /// UUID of the GPU.
         gpu: Arc<str>,
-        /// The first one.
         start: u32,
         /// How many, where that is known.
         size: Option<u32>,
@@ -134,9 +132,7 @@ pub struct ResolvedWorkloads {
     pub ended: Arc<Vec<Allocation>>,
     /// The reasons that a running resolver may resolve: it may later name workloads that are unknown now.
     pub awaited: Vec<UnattributedReason>,
-    /// Kubernetes pods.
     pub pods: Arc<PodMap>,
-    /// Slurm jobs.
     pub jobs: Arc<JobMap>,
     /// Names and images of a runtime's containers.
     pub containers: Arc<ContainerDescriptions>,

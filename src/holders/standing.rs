@@ -20,14 +20,11 @@ pub struct SessionGpu {
     pub uuid: Arc<str>,
 }
 
-/// A slot as grants select it.
 #[derive(Clone, Copy, Debug)]
 pub enum GrantedSlot<'a> {
-    /// A whole GPU.
     Whole(&'a SessionGpu),
     /// A MIG instance of that GPU.
     Instance {
-        /// The GPU.
         gpu: &'a SessionGpu,
         /// Id of the GPU instance.
         id: &'a str,
@@ -37,7 +34,6 @@ pub enum GrantedSlot<'a> {
 }
 
 impl<'a> GrantedSlot<'a> {
-    /// The GPU.
     pub const fn gpu(self) -> &'a SessionGpu {
         match self {
             Self::Whole(gpu) | Self::Instance { gpu, .. } => gpu,
@@ -145,12 +141,10 @@ pub fn are_configured_alike(one: &[StandingGrant], other: &[StandingGrant]) -> b
 }
 
 impl StandingGrant {
-    /// The id of its holder.
     pub fn holder_id(&self) -> HolderId {
         self.selector.holder().id.with_version(self.version)
     }
 
-    /// Whether it is on that GPU.
     pub fn selects(&self, gpu: &SessionGpu) -> bool {
         self.gpus.iter().any(|selector| selector.selects(gpu))
     }

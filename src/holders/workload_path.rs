@@ -45,9 +45,7 @@ const RUNTIME_NAMES: &[(&str, &str)] = &[
 /// A workload with the ids in its cgroup path; a field is empty where the path lacks it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum WorkloadPath {
-    /// A path of an unknown form.
     Unknown,
-    /// A virtual machine.
     Vm {
         /// Its name in libvirt, or its number in Proxmox.
         name: String,

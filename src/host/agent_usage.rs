@@ -16,11 +16,8 @@ use crate::model::{Bytes, Nanoseconds};
 pub struct AgentUsage {
     /// User and system time of all threads since the start.
     pub cpu: Nanoseconds,
-    /// Resident memory.
     pub resident: Bytes,
-    /// Virtual memory.
     pub addressed: Bytes,
-    /// Open file descriptors.
     pub open_files: u64,
 }
 
@@ -33,7 +30,6 @@ pub struct AgentUsageReader {
 }
 
 impl AgentUsageReader {
-    /// Opens the files.
     pub fn open() -> io::Result<Self> {
         Ok(Self { memory: File::open("/proc/self/statm")?, files: File::open(FILES)? })
     }

@@ -19,7 +19,6 @@ const LONGEST: usize = 8 * 1024;
 
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-/// An open kernel log.
 #[derive(Debug)]
 pub struct KernelLog {
     file: OwnedFd,

@@ -3,7 +3,6 @@
 use super::{Host, untrusted};
 use crate::model::Bytes;
 
-/// Memory of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {
     /// What the kernel manages.

@@ -64,7 +64,6 @@ impl Host {
         Self { root: root.into(), users: Arc::new(users) }
     }
 
-    /// Its users.
     pub const fn users(&self) -> &Arc<UserDatabase> {
         &self.users
     }

@@ -29,7 +29,6 @@ pub(super) struct SubordinateUids(ReloadingFile<Vec<UidRange>>);
 /// A line of `etc/subuid`.
 #[derive(Debug, PartialEq, Eq)]
 struct UidRange {
-    /// Name or uid of the owner.
     owner: Arc<str>,
     uids: Range<u32>,
 }

@@ -64,7 +64,6 @@ impl PidfdSet {
         self.processes.contains_key(&pid)
     }
 
-    /// Removes the processes that have ended.
     pub fn remove_ended(&mut self) {
         let Some(ends) = &self.ends else { return };
         let mut ended = Vec::with_capacity(ENDS);
@@ -83,7 +82,6 @@ impl PidfdSet {
         }
     }
 
-    /// Removes a process.
     pub fn remove(&mut self, pid: u32) {
         self.processes.remove(&pid);
     }

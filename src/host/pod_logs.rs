@@ -29,7 +29,6 @@ const CONTAINERS: &str = "var/log/containers";
 /// A directory of a pod's logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodLog {
-    /// The pod.
     pub pod: LoggedPod,
     /// Modification time of the directory: when its latest container began to log.
     pub changed: Utc,
@@ -38,20 +37,15 @@ pub struct PodLog {
 /// A pod as the kubelet names its logs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoggedPod {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// Its UID, or the hash of a static pod's manifest, as in the pod's cgroups.
     pub uid: String,
 }
 
-/// The log of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerLog {
-    /// The pod that it belongs to.
     pub pod: LoggedPod,
-    /// Its name.
     pub name: String,
     /// Its id, 64 hexadecimal digits; fewer or none where the names are so long that the kubelet cut it.
     pub id: String,

@@ -32,14 +32,10 @@ pub struct ProcessInfo {
 pub enum ProcessError {
     /// There is no such process, or it is hidden from the agent.
     #[error("process {pid} has ended, or is hidden from the agent, which needs the host's pid namespace")]
-    Ended {
-        /// The pid.
-        pid: u32,
-    },
+    Ended { pid: u32 },
     /// It exists, but cannot be read.
     #[error("/proc/{pid}/{file}: {cause}; the agent needs to read it as root")]
     Unreadable {
-        /// The pid.
         pid: u32,
         /// The file that could not be read.
         file: &'static str,
@@ -49,7 +45,6 @@ pub enum ProcessError {
     /// It was read, but the name of its user is not known yet.
     #[error("process {pid}: {cause}")]
     Unnamed {
-        /// The pid.
         pid: u32,
         /// Why the name is not known.
         cause: UserNameError,
@@ -57,7 +52,6 @@ pub enum ProcessError {
     /// A file of it has an unexpected format.
     #[error("/proc/{pid}/{file} is not what proc(5) describes; is proc mounted there?")]
     Malformed {
-        /// The pid.
         pid: u32,
         /// The file with the unexpected format.
         file: &'static str,

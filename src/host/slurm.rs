@@ -12,7 +12,6 @@ use rustix::io::Errno;
 
 use super::{Host, untrusted};
 
-/// The most records that are used.
 pub const MOST_RECORDS: usize = 4_096;
 
 /// Largest size of a record in bytes; the prolog's records have less than a tenth of that.
@@ -58,7 +57,6 @@ pub type FileVersion = (i64, i64, u64);
 /// A file with the record of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordFile {
-    /// Name of the file.
     pub name: String,
     /// A value that changes when it is rewritten.
     pub version: FileVersion,
@@ -66,7 +64,6 @@ pub struct RecordFile {
     pub bytes: Result<Vec<u8>, String>,
 }
 
-/// The cgroup of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JobCgroup {
     /// Number of the job, or its SLUID.
@@ -83,12 +80,10 @@ impl JobCgroup {
         self.job.as_deref().or_else(|| (!self.is_named_by_sluid()).then_some(&*self.name))
     }
 
-    /// Whether its name is a SLUID.
     pub fn is_named_by_sluid(&self) -> bool {
         self.name.starts_with('s')
     }
 
-    /// A slurmstepd of each step.
     pub fn slurmstepds(&self) -> Vec<u32> {
         let first = |step: &PathBuf| {
             let pids = untrusted::read_text(&step.join("slurm/cgroup.procs"));

@@ -14,7 +14,6 @@ use rustix::io::Errno;
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
-/// Finds the owners of sockets.
 #[derive(Debug, Default)]
 pub struct SocketOwners {
     /// Whether the diagnostics have found a socket. Until then "no such socket" may mean that the kernel has none for TCP.
@@ -129,7 +128,6 @@ fn field<const N: usize>(message: &[u8], at: usize) -> Option<[u8; N]> {
     message.get(at..at + N)?.try_into().ok()
 }
 
-/// Searches the lists of all sockets.
 fn search_lists(own: SocketAddr, other: SocketAddr) -> Option<u32> {
     // A client may reach an IPv4 address through a socket of either family.
     ["/proc/self/net/tcp", "/proc/self/net/tcp6"].iter().find_map(|path| {

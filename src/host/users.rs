@@ -41,31 +41,22 @@ const MAX_KNOWN: usize = 4096;
 pub enum UserNameError {
     /// It is being looked up.
     #[error("the name of user {uid} is being looked up")]
-    Pending {
-        /// The user.
-        uid: u32,
-    },
+    Pending { uid: u32 },
     /// The lookup failed or takes too long, and no earlier name is known.
     #[error("the name of user {uid} cannot be looked up; check the name service (getent passwd {uid})")]
-    Failed {
-        /// The user.
-        uid: u32,
-    },
+    Failed { uid: u32 },
 }
 
 /// A name, or none where there is no such user.
 type UserName = Option<Arc<str>>;
 
-/// A Unix group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its number.
     pub gid: u32,
     /// Its members by uid. The name service does not list users whose first group it is.
     pub members: BTreeMap<u32, Arc<str>>,
 }
 
-/// The users of a host.
 #[derive(Debug)]
 pub struct UserDatabase {
     source: UserSource,
@@ -109,7 +100,6 @@ struct KnownUser {
 }
 
 impl UserDatabase {
-    /// The users of a passwd file.
     pub fn of_file(path: &Path) -> Self {
         Self::with_source(UserSource::File(Box::new(Mutex::new(Passwd::at(path)))))
     }

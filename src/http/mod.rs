@@ -21,9 +21,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// A response whose body may not have arrived yet.
 #[derive(Debug)]
 pub struct HttpResponse {
-    /// Status and headers.
     pub head: Parts,
-    /// The body.
     pub body: Incoming,
     /// The connection's task, which ends when this is dropped.
     _connection: JoinSet<()>,

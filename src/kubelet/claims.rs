@@ -22,23 +22,17 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// The most claims that are read in one round.
 const MOST_CLAIMS: usize = 64;
 
-/// A resource claim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimName {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
 }
 
 /// A device that a claim was granted, as the kubelet and the API server name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimedDevice {
-    /// The claim.
     pub claim: ClaimName,
-    /// Name of the driver.
     pub driver: String,
-    /// Pool of the driver.
     pub pool: String,
     /// Its name in the pool.
     pub device: String,
@@ -51,7 +45,6 @@ pub struct ClaimReader {
     server: Option<HttpsClient>,
     /// The claims that were read, and are still listed.
     known: BTreeSet<ClaimName>,
-    /// Their devices with administrative access.
     administrative: BTreeSet<ClaimedDevice>,
     /// Why a listed claim is not known.
     problem: Option<String>,

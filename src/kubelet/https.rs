@@ -19,7 +19,6 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::http::{self, Pem};
 
-/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Largest accepted response in bytes: some 5 times that of a node with 250 pods.
@@ -28,12 +27,10 @@ const MAX_BYTES: usize = 32 << 20;
 /// What error messages call the directory with the credentials.
 const ACCOUNT: &str = "service account";
 
-/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// IP address or name, as in the server's certificate.
     pub host: String,
-    /// Its port.
     pub port: u16,
 }
 

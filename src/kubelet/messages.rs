@@ -4,8 +4,6 @@
 //! `k8s.io/kubelet` v0.37.0; the decoder skips all other fields. They are written by hand, since generated code would need
 //! protoc wherever the agent is built.
 
-#![allow(missing_docs, reason = "names and meanings of the fields are those of Kubernetes")]
-
 /// Request of every method; it has no fields.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct EmptyRequest {}
@@ -24,7 +22,6 @@ pub struct AllocatableResourcesResponse {
     pub devices: Vec<ContainerDevices>,
 }
 
-/// A pod with its containers.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PodResources {
     #[prost(string, tag = "1")]
@@ -35,7 +32,6 @@ pub struct PodResources {
     pub containers: Vec<ContainerResources>,
 }
 
-/// A container with its devices.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ContainerResources {
     #[prost(string, tag = "1")]
@@ -48,7 +44,6 @@ pub struct ContainerResources {
     pub dynamic_resources: Vec<DynamicResource>,
 }
 
-/// Devices of one resource.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct ContainerDevices {
     /// Extended resource, such as `nvidia.com/gpu`.
@@ -58,7 +53,6 @@ pub struct ContainerDevices {
     pub device_ids: Vec<String>,
 }
 
-/// A resource claim of a container.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DynamicResource {
     #[prost(string, tag = "2")]
@@ -69,7 +63,6 @@ pub struct DynamicResource {
     pub claim_resources: Vec<ClaimResource>,
 }
 
-/// A device of a resource claim.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct ClaimResource {
     /// Name of the driver, such as `gpu.nvidia.com`.

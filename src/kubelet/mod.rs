@@ -38,7 +38,6 @@ const MAX_BYTES: usize = 16 << 20;
 
 /// Why a call of the kubelet failed.
 #[derive(Debug, Error)]
-#[allow(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error(
         "{socket} does not exist; in a container mount there {} of the kubelet's root directory on the host (--root-dir; \

@@ -2,13 +2,10 @@
 //!
 //! Field numbers are those of `core/v1/generated.proto` in `k8s.io/api` v0.37.0; both decoders skip all other fields.
 
-#![allow(missing_docs, reason = "names and meanings of the fields are those of Kubernetes")]
-
 use std::collections::HashMap;
 
 use serde::{Deserialize, Deserializer};
 
-/// A pod.
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(default)]
 pub struct Pod {
@@ -26,7 +23,6 @@ pub struct ObjectMeta {
     pub name: String,
     #[prost(string, tag = "3")]
     pub namespace: String,
-    /// Its UID.
     #[prost(string, tag = "5")]
     pub uid: String,
     #[prost(message, optional, tag = "8")]
@@ -40,7 +36,6 @@ pub struct ObjectMeta {
     pub owner_references: Vec<OwnerReference>,
 }
 
-/// An owner of a pod.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message, Deserialize)]
 #[serde(default)]
 pub struct OwnerReference {
@@ -53,7 +48,6 @@ pub struct OwnerReference {
     pub controller: bool,
 }
 
-/// Status of a pod.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
@@ -72,7 +66,6 @@ pub struct PodStatus {
     pub ephemeral_container_statuses: Vec<ContainerStatus>,
 }
 
-/// Status of a container.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
@@ -86,7 +79,6 @@ pub struct ContainerStatus {
     pub container_id: String,
 }
 
-/// State of a container.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message, Deserialize)]
 #[serde(default)]
 pub struct ContainerState {
@@ -96,7 +88,6 @@ pub struct ContainerState {
     pub terminated: Option<ContainerStateTerminated>,
 }
 
-/// State of a running container.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStateRunning {
@@ -140,7 +131,6 @@ impl Pod {
         self.status.as_ref().is_some_and(|status| matches!(&*status.phase, "Succeeded" | "Failed"))
     }
 
-    /// Its containers of every kind.
     pub fn containers(&self) -> impl Iterator<Item = &ContainerStatus> {
         self.status.iter().flat_map(|status| {
             let PodStatus {
@@ -167,7 +157,6 @@ impl ObjectMeta {
 }
 
 impl ContainerStatus {
-    /// Its id in the runtime.
     pub fn id(&self) -> Option<&str> {
         self.container_id.split_once("://").map(|(_, id)| id)
     }

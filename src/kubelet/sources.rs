@@ -18,7 +18,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// A source of the node's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodSource {
-    /// The kubelet's Pods API.
     PodsApi,
     /// The kubelet's `/pods`.
     Kubelet,
@@ -33,7 +32,6 @@ impl std::fmt::Display for PodSource {
     }
 }
 
-/// The configured sources.
 #[derive(Clone, Debug, Default)]
 pub struct SourceSettings {
     /// Socket of the kubelet's Pods API.

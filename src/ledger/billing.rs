@@ -44,7 +44,6 @@ pub(super) struct GpuSpan<'a> {
     pub(super) gpu: &'a DayGpu,
     /// GPU time, as recorded for the GPU itself.
     pub(super) slot: Nanoseconds,
-    /// The rate of the whole GPU.
     pub(super) rate: Option<i64>,
     /// The priced lines, with their tenants and labels.
     pub(super) lines: Vec<BillLine>,
@@ -176,7 +175,6 @@ fn order(line: &BillLine) -> impl Ord + '_ {
     (&line.tenant, slot, line.holder.name(), (&line.gpu, &line.holder, &line.slot, line.rates, &line.day))
 }
 
-/// Makes the bill of a request.
 pub(super) fn make_bill(connection: &Connection, request: &BillRequest) -> Result<Bill, Cause> {
     let (account, period) = StoredAccount::open(connection, request)?;
     account.bill(request, period)
@@ -223,7 +221,6 @@ pub(super) fn closed_time(connection: &Connection) -> rusqlite::Result<Utc> {
     Ok(closed_until(load_gpus(connection)?.iter().map(|(_, gpu)| gpu.settled_until)))
 }
 
-/// All versions of holders.
 pub(super) const HOLDERS: &str = "SELECT name, version, facts FROM holder ORDER BY name, id";
 
 /// The versions of holders with time between two times.

@@ -9,10 +9,8 @@ use crate::billing::statement::check_closable;
 use crate::billing::{Bill, BillRequest, RulesVersion, only_bill};
 use crate::model::Utc;
 
-/// A closed period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClosedBill {
-    /// Its bill.
     pub bill: Bill,
     /// The versions of the tenant rules that held in it.
     pub rules: Vec<RulesVersion>,

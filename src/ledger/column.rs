@@ -94,7 +94,6 @@ fn ranked<T: Copy>(all: &[T], row: &rusqlite::Row<'_>, index: usize) -> rusqlite
         .ok_or(rusqlite::Error::IntegralValueOutOfRange(index, rank))
 }
 
-/// A grade from its rank.
 pub(super) fn loaded_grade(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Grade> {
     ranked(&Grade::ALL, row, index)
 }
@@ -104,7 +103,6 @@ pub(super) fn sources_of(bits: i64) -> Vec<ActivitySource> {
     SOURCES.into_iter().filter(|source| bits & source_bit(*source) != 0).collect()
 }
 
-/// A method from its rank.
 pub(super) fn loaded_method(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Method> {
     ranked(&Method::ALL, row, index)
 }

@@ -10,11 +10,9 @@ use super::owner;
 /// Result of [`compact`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// The ledger.
     pub path: PathBuf,
     /// What it took before, with its write-ahead log.
     pub before: u64,
-    /// What it takes now.
     pub now: u64,
 }
 

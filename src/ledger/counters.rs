@@ -42,7 +42,6 @@ pub(super) fn holder(connection: &Connection, id: &HolderId) -> rusqlite::Result
         .optional()
 }
 
-/// The stored facts of a holder.
 pub(super) fn facts(connection: &Connection, holder: &StoredHolder) -> rusqlite::Result<Facts> {
     connection
         .prepare_cached("SELECT facts FROM holder WHERE id = ?1")?

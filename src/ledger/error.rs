@@ -13,14 +13,12 @@ pub struct Error {
     pub path: PathBuf,
     /// The operation.
     pub doing: &'static str,
-    /// Why it failed.
     pub cause: Cause,
 }
 
 /// Why an operation on a ledger failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Cause {
     #[error(
         "process {} writes it; stop that process, or configure another ledger for this agent",

@@ -14,14 +14,12 @@ use super::{owner, xids};
 use crate::account::Expected;
 use crate::model::{Attachment, GpuId, Nanoseconds, Utc};
 
-/// A row of the inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InventoryRow {
     /// The GPU, with its last index.
     pub gpu: GpuId,
     /// Product name; empty where it is unknown.
     pub model: Arc<str>,
-    /// Its attachment.
     pub expected: Expected,
 }
 

@@ -15,7 +15,6 @@ use rustix::process::geteuid;
 use super::error::{Cause, Error};
 use crate::file;
 
-/// Mode of new files.
 pub(super) const MODE: u32 = 0o640;
 
 /// How long a lock is waited for: [`check_unowned`] holds one for a moment, an owner for good.

@@ -69,7 +69,6 @@ fn store<E: Serialize>(connection: &Connection, kind: &str, schedule: &Schedule<
     Ok(())
 }
 
-/// All that was recorded.
 pub(super) fn load(connection: &Connection) -> rusqlite::Result<(RateSchedule, RuleSchedule)> {
     let rates =
         RateSchedule { rates: load_schedule(connection, RATE)?, terms: load_schedule(connection, TERMS)? };

@@ -30,7 +30,6 @@ pub(super) const FIRST: i64 = 9;
 /// The migrations to the versions after [`FIRST`], in order.
 const MIGRATIONS: &[&str] = &[];
 
-/// The newest version.
 pub(super) const VERSION: i64 = FIRST + MIGRATIONS.len() as i64;
 
 /// Brings the file at `path` to the newest version; a new one is created at `now`. Returns the copy of an upgraded file.
@@ -88,7 +87,6 @@ fn apply(migrations: &[&str], connection: &mut Connection, now: Utc) -> Result<(
     Ok(transaction.commit()?)
 }
 
-/// Path of the copy of that version.
 fn copy_path(path: &Path, version: i64) -> PathBuf {
     with_suffix(path, &format!(".v{version}"))
 }
@@ -122,13 +120,11 @@ fn copy_to(from: &Connection, to: &mut Connection) -> Result<(), Cause> {
 /// Result of [`restore`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// The ledger.
     pub path: PathBuf,
     /// Its schema version now.
     pub version: i64,
     /// Time of its last commit.
     pub until: Utc,
-    /// Copy of the replaced ledger.
     pub replaced: PathBuf,
     /// Time of the last commit of the replaced ledger.
     pub replaced_until: Utc,
@@ -191,7 +187,6 @@ fn copies(path: &Path) -> Result<Vec<i64>, Cause> {
     Ok(versions)
 }
 
-/// Time of the last commit.
 pub(super) fn last_commit(connection: &Connection) -> Result<Utc, Cause> {
     Ok(connection.query_row("SELECT last_commit_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?)
 }

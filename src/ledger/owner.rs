@@ -23,12 +23,10 @@ use crate::tenants::{Decision, TenantRules};
 /// The most by which slewing or a leap second moves the wall clock; more is a step.
 const STEP: Nanoseconds = Nanoseconds::SECOND;
 
-/// How a ledger is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Opening {
     /// The kernel's boot id, within which time since boot is continuous. An empty one means a new boot each time.
     pub boot_id: String,
-    /// The current time.
     pub now: Stamp,
     /// Whether the kernel does not report the wall clock as synchronised.
     pub unsynchronised: bool,
@@ -44,7 +42,6 @@ pub struct Opening {
     pub machine_id: String,
 }
 
-/// A ledger that this process owns.
 #[derive(Debug)]
 pub struct Ledger {
     pub(super) connection: Connection,

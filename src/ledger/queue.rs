@@ -57,7 +57,6 @@ struct QueuedWork {
     pressure: Pressure,
 }
 
-/// Work of one GPU.
 #[derive(Debug, Default)]
 struct GpuQueue {
     closed: Vec<ClosedWindow>,

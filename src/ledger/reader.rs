@@ -73,7 +73,6 @@ impl Reader {
         self.read("explain a bill", |transaction| explain(transaction, request))
     }
 
-    /// Reads in one transaction.
     fn read<T>(
         &mut self,
         doing: &'static str,
@@ -154,7 +153,6 @@ impl Reader {
         statements::recorded(&self.connection).map_err(|cause| cause.at(&self.path, "list its statements"))
     }
 
-    /// The node whose account it is.
     pub fn node(&self) -> Result<NodeIdentity, Error> {
         node::load(&self.connection).map_err(|error| Cause::from(error).at(&self.path, "read its node"))
     }

@@ -112,7 +112,6 @@ impl Ledger {
     }
 }
 
-/// What a step does.
 enum RetentionStep {
     /// Deletes some rows that begin before that time.
     Delete { before: Utc },

@@ -24,7 +24,6 @@ impl RolledTime {
         })
     }
 
-    /// Stores both times.
     pub(super) fn store(&self, connection: &Connection) -> rusqlite::Result<()> {
         connection
             .prepare_cached("UPDATE ledger SET rolled_until_ns = ?1, deleted_until_ns = ?2")?
@@ -37,7 +36,6 @@ impl RolledTime {
         if minute < self.until { minute.floor(QUARTER_HOUR) } else { minute }
     }
 
-    /// The end of the time of a row.
     pub(super) fn end_of(&self, row: Utc) -> Utc {
         if row < self.until { row.plus(QUARTER_HOUR) } else { row.plus(MINUTE) }
     }

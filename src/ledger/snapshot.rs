@@ -11,11 +11,9 @@ use crate::model::{Nanoseconds, Utc};
 /// Result of [`snapshot`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerCopy {
-    /// The new file.
     pub file: PathBuf,
     /// Time of its last commit.
     pub until: Utc,
-    /// Its size.
     pub bytes: u64,
 }
 

@@ -34,7 +34,6 @@ pub(super) struct LedgerGpu {
     pub(super) slot: u64,
     /// Slot time settled of each GPU instance, in nanoseconds.
     pub(super) instances: BTreeMap<u32, u64>,
-    /// Product name.
     pub(super) model: Arc<str>,
     /// The stored raw spans: begin to end.
     pub(super) raw: BTreeMap<Utc, Utc>,
@@ -68,7 +67,6 @@ pub(super) struct LiveCounter {
 /// The owner's state. It has only those holders and counters that changed lately; the file has all.
 #[derive(Debug, Default)]
 pub(super) struct LedgerState {
-    /// Id of the current boot.
     pub(super) boot_id: String,
     pub(super) created: Utc,
     /// Account time of the last commit when the ledger was opened.
@@ -92,10 +90,8 @@ pub(super) struct LedgerState {
     pub(super) imbalance: i128,
 }
 
-/// What one transaction changes.
 pub(super) struct TransactionDraft<'a> {
     pub(super) base: &'a LedgerState,
-    /// The transaction's connection.
     pub(super) connection: &'a Connection,
     pub(super) changes: Changes,
 }
@@ -188,7 +184,6 @@ impl<'a> TransactionDraft<'a> {
         self.base.tenant_rules.rules(self.changes.rules_at)
     }
 
-    /// Which rules these are.
     fn rules_key(&self) -> RulesKey {
         self.base.rules_key(self.changes.rules_at)
     }

@@ -16,48 +16,36 @@ use crate::billing::chain;
 use crate::billing::statement::{Document, Statement, StoredDocument};
 use crate::model::{NodeIdentity, Utc};
 
-/// What is recorded of statements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StatementOrder {
-    /// Close a period.
     Close(ClosedPeriod),
     /// Record the document of a closed period, or a credit for one.
     Record(RecordedDocument),
 }
 
-/// A period that a statement is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClosedPeriod {
-    /// Its begin.
     #[serde(with = "crate::billing::time")]
     pub from: Utc,
-    /// Its end.
     #[serde(with = "crate::billing::time")]
     pub to: Utc,
-    /// Who closes it.
     pub by: String,
 }
 
-/// A document that was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedDocument {
     /// The period of the statement, or of that for which the credit is.
     pub period: ClosedPeriod,
-    /// Whether it is a credit.
     pub is_credit: bool,
-    /// Its number.
     pub number: String,
-    /// Its digest.
     pub digest: String,
 }
 
-/// What a ledger has recorded of statements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedDocuments {
     /// The name of its node; empty where that is unknown.
     pub node: String,
-    /// The cluster of its node.
     pub cluster: Option<String>,
     /// The documents, in the order in which they were recorded.
     pub documents: Vec<RecordedDocument>,
@@ -91,7 +79,6 @@ pub enum RecordProblem {
     Foreign {
         /// Begin of the period.
         from: Utc,
-        /// Its end.
         to: Utc,
     },
     /// A recorded document is not there.
@@ -99,18 +86,10 @@ pub enum RecordProblem {
         "document {number} is missing, which the ledger recorded with {digest}; put it back{}",
         if *.is_credit { ", or give the credit again if it was never written" } else { "" }
     )]
-    Missing {
-        /// Whether it is a credit.
-        is_credit: bool,
-        /// Its number.
-        number: String,
-        /// Its digest.
-        digest: String,
-    },
+    Missing { is_credit: bool, number: String, digest: String },
 }
 
 impl RecordedDocuments {
-    /// Whether this is a recorded document.
     pub fn has(&self, stored: &StoredDocument) -> bool {
         let is_credit = matches!(stored.document, Document::Credit(_));
         let id = stored.id();
@@ -203,7 +182,6 @@ fn statement_of<'a>(stored: &'a StoredDocument, documents: &[&'a StoredDocument]
     }
 }
 
-/// What the ledger has recorded of statements.
 pub(super) fn recorded(connection: &Connection) -> Result<RecordedDocuments, Cause> {
     let NodeIdentity { name, cluster, .. } = node::load(connection)?;
     let mut all = RecordedDocuments { node: name, cluster, ..RecordedDocuments::default() };

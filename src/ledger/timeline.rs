@@ -177,7 +177,6 @@ pub(super) fn recorded_lead(connection: &Connection, boot_id: &str) -> rusqlite:
     Ok(step.unwrap_or(0))
 }
 
-/// The latest time in the ledger.
 fn latest_time(connection: &Connection) -> rusqlite::Result<Utc> {
     connection.query_row(
         "SELECT max((SELECT last_commit_ns FROM ledger),

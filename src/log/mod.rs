@@ -60,7 +60,6 @@ impl LogWriter {
         Ok(Self { lines, timeout, thread })
     }
 
-    /// The writer for a subscriber.
     pub fn lines(&self) -> Lines {
         self.lines.clone()
     }

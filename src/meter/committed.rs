@@ -59,7 +59,6 @@ impl AccountKey {
     }
 }
 
-/// An account with its values.
 pub(super) struct SlotAccount {
     pub(super) key: AccountKey,
     pub(super) state: AccountState,

@@ -8,7 +8,6 @@
 
 use crate::model::{Absence, Nanoseconds, Rejection};
 
-/// A reading of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GpmReading {
     pub(super) at: Nanoseconds,

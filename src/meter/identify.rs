@@ -22,7 +22,6 @@ pub(super) struct PresentBySlot {
 #[derive(Clone, Default)]
 pub(super) struct PresentHolders {
     pub(super) holders: HolderList,
-    /// Parallel to the holders.
     presences: Vec<Presence>,
     pub(super) unidentified: Unidentified,
 }
@@ -131,7 +130,6 @@ impl PresentHolders {
         all.into_values().unzip()
     }
 
-    /// The presence of each holder.
     pub(super) fn by_holder(&self) -> BTreeMap<HolderId, Presence> {
         self.holders.iter().map(|holder| holder.id.clone()).zip(self.presences.iter().cloned()).collect()
     }

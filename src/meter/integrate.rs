@@ -18,7 +18,6 @@ pub(super) const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 const MEMORY_ACTIVITY: PointId = first_point("gpu_memory_activity_ratio");
 
-/// The points of all video engines.
 static VIDEO: LazyLock<Vec<PointId>> =
     LazyLock::new(|| points_of("gpu_engine_utilization_ratio", &[]).map(|(point, _)| point).collect());
 

@@ -19,9 +19,7 @@ use crate::model::{
 pub struct NoticeCount {
     /// UUID of the GPU.
     pub uuid: Arc<str>,
-    /// The notice.
     pub notice: Notice,
-    /// How often.
     pub count: u64,
 }
 

@@ -12,7 +12,6 @@ use crate::host::Pci;
 use crate::host::pci::{address, is_passthrough_driver};
 use crate::model::{Attachment, GpuId, Utc};
 
-/// Where a GPU is.
 #[derive(Clone, Debug)]
 pub(super) struct GpuLocation {
     /// PCI address; "" if unknown.

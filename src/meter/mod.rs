@@ -85,7 +85,6 @@ pub struct Policy {
     pub dcgm: bool,
     /// The interval of each tier, by [`Tier`] order.
     pub intervals: [Nanoseconds; 3],
-    /// Standing grants.
     pub standing: Vec<StandingGrant>,
     /// Allocations of schedulers on this node, as last received in [`Inputs::allocations`].
     pub allocations: Arc<[Allocation]>,
@@ -113,7 +112,6 @@ impl Policy {
 /// A message from a sampler or from the search for GPUs.
 #[derive(Debug)]
 pub enum SamplerNews {
-    /// A frame.
     Frame(Box<Frame>),
     /// The cost of a tick without a frame.
     Unframed(Unframed),
@@ -150,7 +148,6 @@ pub struct Inputs {
     pub sxids: Vec<SxidCount>,
     /// From the event set.
     pub notices: Vec<NoticeCount>,
-    /// The identities of processes.
     pub identities: Arc<Identities>,
     /// Allocations of schedulers on this node.
     pub allocations: Arc<[Allocation]>,
@@ -179,7 +176,6 @@ pub struct Inputs {
 pub struct TickOutput {
     /// For pages, pushes and queries.
     pub snapshot: Arc<Snapshot>,
-    /// For the ledger thread.
     pub batch: LedgerBatch,
 }
 
@@ -214,7 +210,6 @@ struct TrackedGpu {
     dcgm: DcgmHistory,
 }
 
-/// Label values of a GPU.
 struct GpuLabels {
     index: Arc<str>,
     collector: Arc<str>,

@@ -9,7 +9,6 @@ use crate::catalogue::AgentFamily;
 use crate::model::snapshot::{AgentEntry, AgentNumber, Histogram as Buckets};
 use crate::model::{CallTime, Nanoseconds, Rejection};
 
-/// A series of an agent family.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct AgentSeries {
     family: AgentFamily,
@@ -82,7 +81,6 @@ impl MeterCounters {
         self.rejected[reason as usize] += count;
     }
 
-    /// Adds the series of all counters.
     pub(super) fn add_to(&self, numbers: &mut Services) {
         for reason in Rejection::ALL {
             let labels = vec![("reason", reason.reason().into())];

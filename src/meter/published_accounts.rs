@@ -18,16 +18,13 @@ use crate::model::{HolderId, Price, Tariff, UnattributedReason, Utc};
 /// Which accounts have series, and what was last published of them.
 #[derive(Default)]
 pub(super) struct AccountPublisher {
-    /// The tenants' accounts with series.
     tenants: BTreeSet<AccountKey>,
-    /// The workloads' accounts with series.
     workloads: BTreeSet<AccountKey>,
     others: OtherTenants,
     /// None after a commit, or another change that requires new entries.
     published: Option<PublishedAccounts>,
 }
 
-/// What accounts are published from.
 #[derive(Clone, Copy)]
 pub(super) struct AccountSources<'a> {
     pub(super) committed: &'a CommittedAccounts,
@@ -36,15 +33,12 @@ pub(super) struct AccountSources<'a> {
     pub(super) at: Utc,
     /// In the order of the roster.
     pub(super) gpus: &'a [&'a TrackedGpu],
-    /// The price of each of these.
     pub(super) prices: &'a Arc<[Option<Price>]>,
 }
 
-/// The accounts of a snapshot.
 pub(super) struct PublishedAccounts {
     pub(super) tenants: PublishedRows,
     pub(super) workloads: PublishedRows,
-    /// By GPU and reason.
     pub(super) unattributed: Arc<[[Option<u64>; UnattributedReason::ALL.len()]]>,
 }
 
@@ -165,7 +159,6 @@ pub(super) fn instance_label(id: Option<u32>) -> Arc<str> {
 struct OtherTenants {
     /// The tariff of the costs on each GPU.
     tariffs: BTreeMap<Arc<str>, Tariff>,
-    /// Every account at the last change.
     last: BTreeMap<AccountKey, AccountState>,
     /// The accounts of `__other__`.
     sums: BTreeMap<AccountKey, AccountState>,

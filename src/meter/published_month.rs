@@ -19,7 +19,6 @@ pub(super) struct PublishedMonth {
     costs: Arc<[i128]>,
 }
 
-/// What has series.
 pub(super) struct MonthRows {
     pub(super) budgets: Arc<[BudgetEntry]>,
     pub(super) entries: Arc<[MonthCostEntry]>,
@@ -78,7 +77,6 @@ impl PublishedMonth {
     }
 }
 
-/// The first of some rows.
 fn first<T: Clone>(rows: &Arc<[T]>, count: usize) -> Arc<[T]> {
     if count < rows.len() { rows[..count].into() } else { Arc::clone(rows) }
 }

@@ -36,7 +36,6 @@ type HeldSlot = (Arc<str>, Arc<str>, Arc<str>);
 /// What distinguishes current holdings.
 #[derive(PartialEq)]
 struct HoldingKey {
-    /// Position of the GPU.
     gpu: usize,
     gpu_instance: Arc<str>,
     holder: HolderId,
@@ -46,7 +45,6 @@ struct HoldingKey {
 /// What distinguishes rows of processes.
 #[derive(PartialEq)]
 struct RosterProcess {
-    /// Position of the GPU.
     gpu: usize,
     /// None for the row of all processes without rows of their own.
     process: Option<ProcessId>,

@@ -170,7 +170,6 @@ struct Metered {
 enum SourceLookup {
     /// The account's source of activity.
     Account,
-    /// The points of the family.
     Points(Range<PointId>),
     /// The number of its first integral, which may grow by a counter, and the points read otherwise.
     Integral(usize, Range<PointId>),

@@ -15,7 +15,6 @@ const MOST_KINDS: usize = 256;
 pub(super) struct Sxids(BTreeMap<Sxid, (u64, Utc)>);
 
 impl Sxids {
-    /// Counts SXIDs that were received.
     pub(super) fn add(&mut self, received: &[SxidCount]) {
         for SxidCount { sxid, count, last } in received {
             if self.0.len() < MOST_KINDS || self.0.contains_key(sxid) {
@@ -33,7 +32,6 @@ impl Sxids {
             .collect()
     }
 
-    /// Adds their series.
     pub(super) fn add_to(&self, numbers: &mut Services) {
         for (sxid, (count, last)) in &self.0 {
             let labels = vec![

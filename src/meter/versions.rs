@@ -23,7 +23,6 @@ const MOST_UNITS: usize = 4_096;
 /// The versions of the holders of this node.
 #[derive(Default)]
 pub(super) struct HolderVersions {
-    /// By workload id.
     workloads: HashMap<Arc<str>, TrackedWorkload>,
     /// Versions that are not yet in a batch for the ledger.
     unsent: Vec<Arc<Holder>>,
@@ -82,7 +81,6 @@ impl HolderVersions {
         }
     }
 
-    /// Sets the tenant rules.
     pub(super) fn set_tenant_rules(&mut self, rules: &Arc<RuleSchedule>) {
         self.rules = Arc::clone(rules);
     }

@@ -25,7 +25,6 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// What was held.
     pub const fn held(&self) -> u64 {
         self.within + self.lent + self.idle + self.unmeasured + self.unavailable
     }
@@ -58,7 +57,6 @@ pub struct Use {
 }
 
 impl Use {
-    /// What was used.
     pub const fn total(&self) -> u64 {
         self.within + self.beyond + self.outside + self.unheld
     }
@@ -77,7 +75,6 @@ impl Use {
 pub struct Amounts {
     /// The parts of what was held; for `__unallocated__`, `lent` is what was drawn from it.
     pub parts: Parts,
-    /// What was used.
     pub used: Use,
     /// The share of the energy that an idle GPU would have drawn.
     pub energy_static: Microjoules,
@@ -129,7 +126,6 @@ pub const PARTS: &[Amount] = AMOUNTS.split_at(5).0;
 /// The shares of used time.
 pub const USES: &[Amount] = AMOUNTS.split_at(5).1.split_at(4).0;
 
-/// What the driver reports.
 pub const REPORTED: &[Amount] = AMOUNTS.split_at(9).1.split_at(3).0;
 
 const fn counted(name: &'static str, json: Option<&'static str>, field: Field) -> Amount {
@@ -141,7 +137,6 @@ const fn reported(name: &'static str, json: Option<&'static str>, field: Field) 
 }
 
 impl Amount {
-    /// Its value.
     pub fn of(&self, amounts: &Amounts) -> u64 {
         *(self.field)(&mut { *amounts })
     }
@@ -194,13 +189,9 @@ named! {
         Measured = "measured",
         /// By the weights of other ticks or windows.
         SplitByActivity = "split_by_activity",
-        /// Along what each holds.
         SplitByHolding = "split_by_holding",
-        /// By resident memory.
         SplitByMemory = "split_by_memory",
-        /// Equally per holder.
         SplitEqually = "split_equally",
-        /// The owner is unknown.
         Unknown = "unknown",
     }
     /// The name in statements and in the ledger.
@@ -212,7 +203,6 @@ named! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Method {
-        /// Observed by the agent.
         #[default]
         Observed = "observed",
         /// Assumed for a gap in which the agent did not run, since the same holder held before and after it.

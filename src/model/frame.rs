@@ -22,9 +22,7 @@ named! {
 /// Everything read from one GPU, with its own time stamps; immutable once the sampler has sent it.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// The GPU.
     pub gpu: GpuId,
-    /// Its static properties.
     pub identity: Arc<GpuIdentity>,
     /// Number of the GPU's plan; counters of frames with different plans must not be subtracted.
     pub generation: u32,
@@ -118,9 +116,7 @@ named! {
 /// Factors on the intervals of readings that may be less frequent; 1 while driver time is within its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stretch {
-    /// On tier medium.
     pub medium: u32,
-    /// On tier slow.
     pub slow: u32,
     /// On the calls of both tiers that no rule of health needs, on top of their tier's.
     pub others: u32,
@@ -165,7 +161,6 @@ pub struct Sampled {
 /// Readings of one MIG instance.
 #[derive(Clone, Debug)]
 pub struct InstanceFrame {
-    /// Which instance.
     pub identity: InstanceIdentity,
     /// Its values, by the order of the catalogue's instance values.
     pub readings: Box<[Reading]>,
@@ -178,16 +173,13 @@ pub struct InstanceFrame {
 pub struct GpuProcess {
     /// Process id in the driver's pid namespace.
     pub pid: u32,
-    /// GPU instance, on a MIG GPU.
     pub gpu_instance: Option<u32>,
     /// Memory that it holds; absent where the driver does not report it.
     pub memory: Option<Bytes>,
 }
 
-/// One utilization sample of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
-    /// Process id.
     pub pid: u32,
     /// How long the sample's window is, in microseconds.
     pub window: u64,
@@ -204,7 +196,6 @@ pub struct ProcessSample {
 /// The driver call that a sampler is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallInFlight {
-    /// The function.
     pub function: &'static str,
     /// The boot time at which it was called.
     pub since: Nanoseconds,

@@ -16,7 +16,6 @@ pub struct GpuId {
 /// A GPU that a standing grant names, or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuSelector {
-    /// Every GPU of the node.
     All,
     /// The GPU with this index, that of nvidia-smi, in the current driver session.
     Index(u32),
@@ -56,7 +55,6 @@ named! {
 }
 
 impl Attachment {
-    /// The value with that name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|attachment| attachment.name() == name)
     }
@@ -84,13 +82,10 @@ pub struct GpuIdentity {
     pub architecture: Arc<str>,
     /// CUDA compute capability, e.g. `9.0`.
     pub compute_capability: Arc<str>,
-    /// VBIOS version.
     pub vbios_version: Arc<str>,
-    /// Driver version.
     pub driver_version: Arc<str>,
     /// The newest CUDA version that the driver supports, e.g. `13.0`.
     pub cuda_version: Arc<str>,
-    /// Whether MIG mode is on.
     pub mig: bool,
     /// Which memory it has; none where the driver does not say.
     pub memory: Option<MemoryKind>,
@@ -122,9 +117,7 @@ pub struct MigSlices {
 pub struct Platform {
     /// Serial number of the rack's chassis.
     pub chassis_serial: Arc<str>,
-    /// Slot of the chassis.
     pub slot: Arc<str>,
-    /// Compute tray.
     pub tray: Arc<str>,
     /// Host within the tray.
     pub host_id: Arc<str>,
@@ -132,7 +125,6 @@ pub struct Platform {
     pub module_id: Arc<str>,
 }
 
-/// The NVLink fabric of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricPlace {
     /// UUID of the cluster, "" on a fabric of one node.
@@ -142,10 +134,8 @@ pub struct FabricPlace {
 }
 
 named! {
-    /// The memory of a GPU.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum MemoryKind {
-        /// Its own.
         Device = "device",
         /// The host's, which it shares, as GB10 and Jetson do.
         Unified = "unified",
@@ -160,7 +150,6 @@ named! {
     pub enum Via {
         /// The batched field call.
         Field = "field",
-        /// A call of its own.
         Call = "call",
         /// The difference of two GPM samples.
         Gpm = "gpm",
@@ -183,16 +172,13 @@ impl Via {
 /// A MIG instance, by the driver's ids; unique within its GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstanceId {
-    /// GPU instance id.
     pub gpu_instance: u32,
-    /// Compute instance id.
     pub compute_instance: u32,
 }
 
 /// Static properties of a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceIdentity {
-    /// Its ids.
     pub id: InstanceId,
     /// MIG UUID, `MIG-…`.
     pub uuid: Arc<str>,
@@ -201,7 +187,6 @@ pub struct InstanceIdentity {
     /// Its GPU instance's first memory slice and how many it has, e.g. `4:4`; empty where the driver does not report
     /// it.
     pub placement: Arc<str>,
-    /// Memory of the instance.
     pub memory: Bytes,
 }
 
@@ -220,11 +205,8 @@ impl InstanceIdentity {
 /// The PCI address of a GPU; its function is always 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
-    /// Domain.
     pub domain: u32,
-    /// Bus.
     pub bus: u8,
-    /// Device on the bus.
     pub device: u8,
 }
 
@@ -260,7 +242,6 @@ pub enum GpuName {
     Pci(PciAddress),
 }
 
-/// The source of an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XidSource {
     /// The driver's event set, which reports all XIDs of the codes that it supports.
@@ -272,19 +253,13 @@ pub enum XidSource {
 /// XIDs of one code on one GPU, from one source, since the source was last asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XidCount {
-    /// The GPU.
     pub gpu: GpuName,
-    /// The code.
     pub xid: u32,
-    /// The source.
     pub source: XidSource,
     /// The GPU instance, where the source names one.
     pub gpu_instance: Option<u32>,
-    /// The compute instance.
     pub compute_instance: Option<u32>,
-    /// How many.
     pub count: u64,
-    /// When the last one was received.
     pub last: Stamp,
     /// The same on the system's boot clock, since the delay of sources is real time even when the agent's clock is
     /// virtual.
@@ -294,9 +269,7 @@ pub struct XidCount {
 /// An error of an NVSwitch, by the kernel's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sxid {
-    /// The switch.
     pub switch: PciAddress,
-    /// The code.
     pub code: u32,
     /// Whether the switch has stopped until it is reset with its GPUs; otherwise it goes on.
     pub is_fatal: bool,
@@ -314,9 +287,7 @@ impl Sxid {
 pub struct SxidCount {
     /// Switch, code and severity.
     pub sxid: Sxid,
-    /// How many.
     pub count: u64,
-    /// When the last one was received.
     pub last: Utc,
 }
 
@@ -325,7 +296,6 @@ pub struct SxidCount {
 pub enum Notice {
     /// An uncorrectable memory error.
     EccUncorrectable,
-    /// Its MIG layout was changed.
     MigChanged,
     /// A storm of correctable memory errors.
     EccStorm,

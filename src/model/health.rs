@@ -29,14 +29,12 @@ named! {
     /// What to do about a GPU, in ascending order of severity.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Remedy {
-        /// Nothing.
         #[default]
         None = "none",
         /// Look at the application that failed, and restart it.
         RestartApp = "restart_app",
         /// Update driver or firmware.
         UpdateSoftware = "update_software",
-        /// Ask the vendor.
         ContactSupport = "contact_support",
         /// Check fans, airflow and inlet temperature.
         CheckAirflow = "check_airflow",
@@ -48,7 +46,6 @@ named! {
         ResetGpu = "reset_gpu",
         /// Drain, then reboot the node.
         RebootNode = "reboot_node",
-        /// Have the board replaced.
         Replace = "replace",
     }
     /// The word in JSON and on the command line.
@@ -76,26 +73,22 @@ impl Remedy {
 /// A problem of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// The rule that applies.
     pub rule: &'static str,
     /// The resulting state of the GPU.
     pub state: HealthState,
     /// The action that it requests.
     pub remedy: Remedy,
-    /// What is wrong.
     pub what: &'static str,
     /// What was observed, with numbers.
     pub evidence: Arc<str>,
     /// Since when.
     pub since: Utc,
-    /// What clears it.
     pub clears: &'static str,
 }
 
 /// A fault that only a reset of the GPU clears, as it is stored for the next run of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StickyFault {
-    /// The rule that applies.
     pub rule: Arc<str>,
     /// Since when.
     pub since: Utc,

@@ -40,7 +40,6 @@ impl HolderId {
     /// Use by an unknown holder.
     pub const UNATTRIBUTED: &'static str = "__unattributed__";
 
-    /// An id from its text.
     pub fn new(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
@@ -181,9 +180,7 @@ fn template(unit: &str) -> Option<String> {
 /// A holder with its facts; its kind follows from its id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holder {
-    /// Workload id.
     pub id: HolderId,
-    /// The observed facts.
     pub facts: Facts,
 }
 
@@ -198,17 +195,14 @@ impl Holder {
         Self { facts: id.facts(), id }
     }
 
-    /// The holder of a reserved remainder.
     pub fn remainder(id: HolderId) -> Self {
         Self { id, facts: Facts::default() }
     }
 
-    /// A Unix user.
     pub fn user(name: &str, uid: Option<u32>) -> Self {
         Self::new(HolderKind::User, Facts::new([(Fact::User, name)]).with_uid(uid))
     }
 
-    /// A Unix group.
     pub fn group(name: &str) -> Self {
         Self::new(HolderKind::Group, Facts::new([(Fact::Group, name)]))
     }

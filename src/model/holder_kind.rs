@@ -42,7 +42,6 @@ macro_rules! facts {
                 match self { $(Self::$fact => $label),* }
             }
 
-            /// The meaning of the label.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$fact => $meaning),* }
             }
@@ -131,15 +130,12 @@ macro_rules! holder_kinds {
 holder_kinds! {
     /// A job of Slurm, or a step of one.
     Slurm "slurm" { id: ["" SlurmCluster, "/" SlurmJob, "." SlurmStep], tenant: [SlurmAccount] },
-    /// A container of a Kubernetes pod.
     Pod "k8s" { id: ["" PodUid, "/" PodContainer], tenant: [Namespace] },
     /// A container that belongs to no pod and no job. A user's own is on the user's bill.
     Container "container" { id: ["" ContainerRuntime, "/" Container], tenant: [User ContainerRuntime] },
-    /// A virtual machine.
     Vm "vm" { id: ["" Vm], tenant: [Vm] },
     /// A systemd unit of the system manager, or a slice of it. An instance of a template is on the template's bill.
     Unit "unit" { id: ["" Unit], tenant: [UnitTemplate Unit] },
-    /// A Unix user.
     User "user" { id: ["" User], tenant: [User] },
     /// A Unix group, which only holds: its members use.
     Group "group" { id: ["" Group], tenant: [Group] },
@@ -154,7 +150,6 @@ pub struct Facts {
     pub uid: Option<u32>,
     /// When this run of the workload began, in seconds of the wall clock: it tells a requeued job from the run before.
     pub started: Option<u64>,
-    /// By fact, each once.
     texts: Vec<(Fact, Arc<str>)>,
     /// Promoted labels of its pod, by key, each once; none where they are not known.
     pod_labels: Option<Vec<PodLabel>>,
@@ -319,12 +314,10 @@ impl HolderId {
         Self::new(text)
     }
 
-    /// The kind of its holder.
     pub fn kind(&self) -> HolderKind {
         self.parse().0
     }
 
-    /// The facts in the id.
     pub fn facts(&self) -> Facts {
         let (kind, mut rest) = self.parse();
         let mut facts = Facts::default();

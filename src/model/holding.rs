@@ -14,7 +14,6 @@ pub struct Fraction {
 }
 
 impl Fraction {
-    /// The whole slot.
     pub const WHOLE: Self = Self { numerator: 1, denominator: 1 };
 
     /// The smaller one of two; this one where they are equal.
@@ -54,7 +53,6 @@ impl std::fmt::Display for Fraction {
 }
 
 named! {
-    /// The source of a holding.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum HoldingSource {
@@ -74,11 +72,9 @@ named! {
 /// A holder's claim to a share of one slot, for as long as the segment that carries it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holding {
-    /// The holder.
     pub holder: HolderId,
     /// How much of the slot.
     pub fraction: Fraction,
-    /// The source.
     pub source: HoldingSource,
     /// Precedence in a conflict: claims are granted in full in this order. If a claim on the slot has no rank, all
     /// claims are of one rank.

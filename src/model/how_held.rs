@@ -31,7 +31,6 @@ named! {
 }
 
 impl HowHeld {
-    /// The one of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.name() == name)
     }

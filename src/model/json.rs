@@ -6,7 +6,6 @@ use serde::Deserialize;
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub enum IntegerJson {
-    /// As it is written.
     Text(String),
     /// As others may write it.
     Number(u64),
@@ -26,7 +25,6 @@ impl IntegerJson {
     }
 }
 
-/// An integer.
 pub mod integer {
     use std::fmt::Display;
     use std::str::FromStr;

@@ -5,9 +5,7 @@
 pub struct NodeIdentity {
     /// Its name; empty where it is unknown.
     pub name: String,
-    /// Its cluster.
     pub cluster: Option<String>,
-    /// Its node pool.
     pub pool: Option<String>,
     /// Its instance type, such as `p4d.24xlarge`.
     pub instance_type: Option<String>,

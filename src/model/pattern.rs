@@ -3,13 +3,10 @@
 /// Some pods of Kubernetes, by patterns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodPattern {
-    /// Pattern of namespaces.
     pub namespace: String,
-    /// Pattern of names.
     pub pod: String,
 }
 
-/// All pods.
 impl Default for PodPattern {
     fn default() -> Self {
         Self { namespace: "*".to_owned(), pod: "*".to_owned() }
@@ -17,7 +14,6 @@ impl Default for PodPattern {
 }
 
 impl PodPattern {
-    /// Whether it stands for that pod.
     pub fn matches(&self, namespace: &str, pod: &str) -> bool {
         matches_pattern(&self.namespace, namespace) && matches_pattern(&self.pod, pod)
     }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-/// A promoted label of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodLabel {
     /// As Kubernetes has it, such as `kueue.x-k8s.io/queue-name`.
@@ -20,7 +19,6 @@ impl PodLabel {
     /// How the names of these labels of `gpu_workload_info` begin.
     pub const PREFIX: &str = "k8s_pod_label_";
 
-    /// That label with that value.
     pub fn new(key: &str, value: &str) -> Self {
         Self { key: key.into(), value: value.into(), name: Self::name_of(key).into() }
     }

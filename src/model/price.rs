@@ -16,7 +16,6 @@ pub struct Tariff {
 /// Price of a GPU-hour.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Price {
-    /// Currency and class.
     pub tariff: Tariff,
     /// Nano-units of the currency per GPU-hour, at least 0; 63 bits allow 9.2e9 units.
     pub nano_per_gpu_hour: i64,

@@ -17,7 +17,6 @@ pub enum Unit {
     Watts,
     /// Degrees Celsius, kept as thousandths.
     Celsius,
-    /// Hertz.
     Hertz,
     /// A share between 0 and 1, kept as billionths.
     Ratio,

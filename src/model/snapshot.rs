@@ -18,7 +18,6 @@ use super::{
 pub struct Snapshot {
     /// Counts the snapshots of this process.
     pub sequence: u64,
-    /// When it was published.
     pub at: Stamp,
     /// Who and what has series.
     pub roster: Arc<Roster>,
@@ -72,16 +71,13 @@ pub const CONFLICT_ADVICE: &str = "let one scheduler grant the GPU: take it out 
 /// Workloads whose claims on a GPU have one rank and do not fit together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldingConflict {
-    /// Position of the GPU.
     pub gpu: usize,
-    /// Ids of the workloads.
     pub workloads: Vec<Arc<str>>,
 }
 
 /// What workloads and remainders used in the windows of the last hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HourlyUse {
-    /// Used by anybody.
     pub used: Nanoseconds,
     /// Of that, used by workloads on slots that nobody held, and charged to nobody.
     pub unheld: Nanoseconds,
@@ -112,16 +108,13 @@ pub struct Roster {
     pub agent: Arc<[AgentEntry]>,
 }
 
-/// A GPU on the roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuEntry {
-    /// Which GPU.
     pub id: GpuId,
     /// The index as a label value.
     pub index: Arc<str>,
     /// Its last known static properties.
     pub identity: Arc<GpuIdentity>,
-    /// Its MIG instances.
     pub instances: Vec<InstanceEntry>,
     /// Families that it does not support, by name, with the reason.
     pub unsupported: Vec<(&'static str, Absence)>,
@@ -136,7 +129,6 @@ pub struct GpuEntry {
 /// A MIG instance on the roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceEntry {
-    /// Its static properties.
     pub identity: InstanceIdentity,
     /// The GPU instance id as a label value.
     pub gpu_instance: Arc<str>,
@@ -144,7 +136,6 @@ pub struct InstanceEntry {
     pub compute_instance: Arc<str>,
 }
 
-/// A process on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessEntry {
     /// Position of its GPU in [`Roster::gpus`].
@@ -157,7 +148,6 @@ pub struct ProcessEntry {
     pub process: Arc<str>,
     /// Workload id, "" if unknown.
     pub workload: Arc<str>,
-    /// Tenant, "" if unknown.
     pub tenant: Arc<str>,
 }
 
@@ -180,29 +170,23 @@ pub struct AccountEntry {
 /// What a tenant is charged in a month.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonthCostEntry {
-    /// Tenant or remainder.
     pub tenant: Arc<str>,
     /// The month, such as `2026-11`.
     pub month: Arc<str>,
-    /// The currency.
     pub currency: Arc<str>,
 }
 
 /// The monthly budget of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetEntry {
-    /// The tenant.
     pub tenant: Arc<str>,
-    /// The currency.
     pub currency: Arc<str>,
-    /// The amount.
     pub amount: Money,
 }
 
 /// The agent's totals of a GPU instance. Another instance that gets its id starts at 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InstanceCounters {
-    /// The instance.
     pub instance: InstanceIdentity,
     /// When they started; none unless another instance had the id before.
     pub since: Option<Utc>,
@@ -210,18 +194,14 @@ pub struct InstanceCounters {
     pub values: Box<[Reading]>,
 }
 
-/// A current holding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldingEntry {
     /// Position of the GPU in [`Roster::gpus`].
     pub gpu: usize,
     /// GPU instance id; empty for a whole GPU.
     pub gpu_instance: Arc<str>,
-    /// Workload id of the holder.
     pub workload: Arc<str>,
-    /// Its tenant.
     pub tenant: Arc<str>,
-    /// The source.
     pub source: HoldingSource,
     /// When it was granted, or else first seen; the agent's start where it was there from the first minute on.
     pub since: Utc,
@@ -230,13 +210,9 @@ pub struct HoldingEntry {
 /// A workload that holds or uses a GPU now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadEntry {
-    /// Workload id.
     pub workload: Arc<str>,
-    /// Kind of identity.
     pub kind: &'static str,
-    /// Its tenant.
     pub tenant: Arc<str>,
-    /// Its facts.
     pub facts: Facts,
 }
 
@@ -281,7 +257,6 @@ pub struct GpuState {
     pub xid_actions: Vec<u64>,
     /// When counting XIDs began again because the GPU was forgotten; none where it never was.
     pub xids_since: Option<Utc>,
-    /// Its health verdict.
     pub health: Arc<Verdict>,
     /// What only the page with dcgm-exporter's names shows; absent where that page is not configured.
     pub dcgm: Option<DcgmState>,
@@ -290,9 +265,7 @@ pub struct GpuState {
 /// What was seen of an XID code on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenXid {
-    /// How often.
     pub count: u64,
-    /// When last.
     pub last: Utc,
     /// On which GPU instance last; none without MIG, or where no source named it.
     pub gpu_instance: Option<u32>,
@@ -375,7 +348,6 @@ pub struct Histogram {
     pub bounds: Vec<f64>,
     /// Observations at or below each bound, cumulative.
     pub cumulative: Vec<u64>,
-    /// All observations.
     pub count: u64,
     /// Their sum in seconds.
     pub sum: f64,

@@ -20,7 +20,6 @@ pub enum SlotState {
     Unmeasured,
     /// The slot is lost or broken.
     Unavailable,
-    /// Nothing was observed.
     Unobserved,
 }
 
@@ -59,11 +58,8 @@ pub struct Presence {
 pub struct Span {
     /// Where it begins; the end of the span before.
     pub from: Utc,
-    /// Where it ends.
     pub to: Utc,
-    /// What is known.
     pub state: SlotState,
-    /// The meter of activity.
     pub source: ActivitySource,
     /// Observed, or bridged over a gap of the agent.
     pub method: Method,
@@ -111,7 +107,6 @@ impl Span {
         }
     }
 
-    /// Its length.
     pub const fn length(&self) -> Nanoseconds {
         self.to.since(self.from)
     }
@@ -160,7 +155,6 @@ impl MigLayout {
         *self == *other || compared(self) == compared(other)
     }
 
-    /// The slot of a GPU instance.
     pub fn slot_id(&self, gpu_instance: &str) -> SlotId {
         let profile = self.slots.get(gpu_instance).map(|slot| MigProfile {
             name: Arc::clone(&slot.profile),
@@ -209,9 +203,7 @@ pub struct MigSlot {
 /// What was known of one MIG instance during a span.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceSpan {
-    /// What is known.
     pub state: SlotState,
-    /// The meter of activity.
     pub source: ActivitySource,
     /// Who holds what of it, ordered by holder.
     pub holdings: Arc<[Holding]>,
@@ -246,9 +238,7 @@ impl InstanceSpan {
 /// The account of one holder on one slot in one window; remainders have rows too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The slot.
     pub slot: SlotId,
-    /// The holder.
     pub holder: HolderId,
     /// What the holder held, used and drew.
     pub amounts: Amounts,
@@ -256,7 +246,6 @@ pub struct Row {
     pub grade: Grade,
     /// Bridged if any of it was.
     pub method: Method,
-    /// The meter of the activity.
     pub source: ActivitySource,
 }
 
@@ -291,7 +280,6 @@ pub type Carry = BTreeMap<String, BTreeMap<HolderId, i64>>;
 pub struct Settlement {
     /// Where the window begins: on the grid of 15 s, or where the GPU's account begins.
     pub from: Utc,
-    /// Where it ends.
     pub to: Utc,
     /// Rows ordered by slot and holder; the sum of their held parts is `to - from`.
     pub rows: Vec<Row>,

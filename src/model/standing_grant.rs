@@ -5,18 +5,15 @@ use std::sync::Arc;
 
 use super::{Fraction, GpuSelector};
 
-/// A standing grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandingGrant {
     /// The operator's name for it; without one, its place in the list.
     pub id: String,
     /// On which GPUs; a GPU that several of these select counts once.
     pub gpus: Vec<GpuSelector>,
-    /// How much of each.
     pub fraction: Fraction,
     /// Who holds it, and whom it covers.
     pub selector: Selector,
-    /// The version of its holder.
     pub version: u64,
 }
 
@@ -39,17 +36,11 @@ pub enum Selector {
     /// A Unix user, with the units that run as that user.
     User(String),
     /// The same by uid, with the name that is known for it, else the number.
-    Uid {
-        /// Whom it covers.
-        uid: u32,
-        /// The name of the holder.
-        name: Arc<str>,
-    },
+    Uid { uid: u32, name: Arc<str> },
     /// A systemd unit, or a template with all its instances.
     Unit(String),
     /// A Unix group, with what its members run.
     Group {
-        /// Its name.
         name: String,
         /// The uids of known members.
         members: Arc<BTreeSet<u32>>,

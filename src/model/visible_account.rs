@@ -7,7 +7,6 @@ use super::Fact;
 /// The part of the account that a reader may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VisibleAccount {
-    /// All of it.
     Everything,
     /// The lines of these tenants.
     Tenants(Vec<String>),

@@ -24,7 +24,6 @@ pub(super) struct DriverFunction {
 }
 
 impl DriverFunction {
-    /// The function that returns a value.
     pub(super) const fn of(CallValue { function, arguments, .. }: CallValue) -> Self {
         Self { name: function, arguments }
     }
@@ -71,7 +70,6 @@ fn word(word: c_uint) -> u64 {
     if word == c_uint::MAX { NO_VALUE } else { word.into() }
 }
 
-/// Calls one function.
 pub(super) fn call(api: &mut DriverApi, device: Handle, function: DriverFunction) -> CallResult {
     let known = FUNCTIONS.iter().find(|(name, _)| *name == function.name);
     known.map_or(Err(Absence::NoSymbol), |(_, call)| call(api, device, function.arguments))
@@ -113,7 +111,6 @@ fn fan(api: &mut DriverApi, Handle(device): Handle, [fan, ..]: [u32; 3]) -> Call
     Ok(CallValues::of_words([percent]))
 }
 
-/// A driver function and how it is called.
 type KnownFunction = (&'static str, fn(&mut DriverApi, Handle, [u32; 3]) -> CallResult);
 
 /// A function that returns 32-bit numbers, each through a pointer argument of its own, and may be given one number.
@@ -134,7 +131,6 @@ macro_rules! u32_outputs {
     };
 }
 
-/// The functions of the catalogue.
 const FUNCTIONS: &[KnownFunction] = &[
     (UTILIZATION, |api, device, _| structures::utilization(api, device)),
     u32_outputs!(nvmlDeviceGetEncoderUtilization, percent, period),
@@ -227,7 +223,6 @@ pub(super) fn instance_errors(api: &mut DriverApi, device: Handle) -> Result<u64
     Ok(ecc_counter(api, device, [1, 0, 7])?)
 }
 
-/// Succeeds if ECC is on.
 pub(super) fn ecc(api: &mut DriverApi, Handle(device): Handle) -> Result<(), Absence> {
     let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
     call!(api, nvmlDeviceGetEccMode(device, &raw mut current, &raw mut pending))?;

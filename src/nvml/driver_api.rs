@@ -27,7 +27,6 @@ unsafe impl Send for Handle {}
 pub struct CallSlot(Arc<Mutex<Option<CallInFlight>>>);
 
 impl CallSlot {
-    /// The call that has not returned.
     pub fn in_flight(&self) -> Option<CallInFlight> {
         *self.0.lock()
     }
@@ -50,7 +49,6 @@ impl CallSlot {
     }
 }
 
-/// Calls the driver for one thread.
 pub(super) struct DriverApi {
     library: Arc<Library>,
     slot: CallSlot,
@@ -87,7 +85,6 @@ pub(super) use call;
 pub(super) enum CallError {
     /// The library has no such function.
     NoSymbol,
-    /// The driver's return code.
     Code(nvmlReturn_t),
     /// The driver asked for a larger buffer than the limit of this call.
     TooMany,
@@ -175,7 +172,6 @@ impl DriverApi {
         std::mem::take(&mut self.not_found)
     }
 
-    /// The quirks of the driver version.
     pub(super) fn quirks(&self) -> Quirks {
         self.quirks
     }

@@ -65,7 +65,6 @@ pub(super) enum CostClass {
     /// Calls of these tiers that no rule of health needs.
     MediumOthers,
     SlowOthers,
-    /// Process lists.
     Lists,
     /// Calls that compile a plan; they are rare and not counted in the cost of a tick.
     Plan,
@@ -104,7 +103,6 @@ pub(super) struct CallCosts {
 }
 
 impl CallCosts {
-    /// Adds a call.
     pub(super) fn add(&mut self, class: CostClass, function: &'static str, took: Nanoseconds) {
         if class == CostClass::Plan {
             return;
@@ -141,7 +139,6 @@ impl NodeDemand {
     }
 }
 
-/// The budget of one sampler.
 pub(super) struct DriverBudget {
     /// Of the node, in millionths of wall time.
     share: u64,
@@ -194,7 +191,6 @@ impl DriverBudget {
         self.share = share.into();
     }
 
-    /// The stretch in force.
     pub(super) fn stretch(&self) -> Stretch {
         self.stretch
     }

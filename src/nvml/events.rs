@@ -27,7 +27,6 @@ unsafe impl Send for EventSet {}
 pub struct DriverEvent {
     /// UUID of the GPU.
     pub uuid: Arc<str>,
-    /// What happened.
     pub kind: DriverEventKind,
 }
 
@@ -36,14 +35,10 @@ pub struct DriverEvent {
 pub enum DriverEventKind {
     /// An XID, with the MIG instances if the driver names them.
     Xid {
-        /// The code.
         xid: u32,
-        /// GPU instance.
         gpu_instance: Option<u32>,
-        /// Compute instance.
         compute_instance: Option<u32>,
     },
-    /// A notice.
     Notice(Notice),
 }
 
@@ -130,7 +125,6 @@ impl EventSet {
         Ok(EventWait::Event(DriverEvent { uuid, kind }))
     }
 
-    /// Frees the set.
     pub fn free(mut self) {
         let set = self.set;
         // A failure leaves nothing to do: the set is lost with the library.
@@ -138,7 +132,6 @@ impl EventSet {
     }
 }
 
-/// The result of waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventWait {
     /// An event.

@@ -19,7 +19,6 @@ pub(super) struct FieldQuery {
 }
 
 impl FieldQuery {
-    /// A field of one scope.
     pub(super) const fn one(id: u32, scope: u32) -> Self {
         Self { id, scope, scopes: 1, is: None }
     }
@@ -83,7 +82,6 @@ impl FieldBatch {
         }
     }
 
-    /// The value of the field at that position.
     pub(super) fn value(&self, position: usize) -> Result<i64, Absence> {
         let value = self.answers(position).iter().map(decode).reduce(add).unwrap_or(Err(Absence::NotYet))?;
         let is = self.fields.get(position).and_then(|field| field.is);
@@ -99,7 +97,6 @@ impl FieldBatch {
         self.places.get(position).and_then(|place| self.buffer.get(place.clone())).unwrap_or_default()
     }
 
-    /// The position of a field in the batch.
     pub(super) fn position(&self, field: FieldQuery) -> Option<usize> {
         self.fields.iter().position(|other| *other == field)
     }

@@ -27,7 +27,6 @@ pub(super) struct GpmPair {
 unsafe impl Send for GpmPair {}
 
 impl GpmPair {
-    /// Allocates the buffers.
     pub(super) fn new(api: &mut DriverApi, mut metrics: Vec<u32>) -> Result<Self, Absence> {
         metrics.sort_by_key(|id| is_late(*id));
         metrics.truncate(MOST);
@@ -149,7 +148,6 @@ impl GpmPair {
         metrics.ids().try_fold(0, add)
     }
 
-    /// Frees the buffers.
     pub(super) fn free(self, api: &mut DriverApi) {
         // A failure leaves nothing to do: the buffers are lost with the library.
         let _ = call!(api, nvmlGpmSampleFree(self.newer));

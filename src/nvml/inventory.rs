@@ -10,7 +10,6 @@ use super::driver_api::{CallError, CallSlot, DriverApi, Handle, NOT_FOUND, call}
 use crate::clock::Clock;
 use crate::model::{Absence, GpuId};
 
-/// A GPU of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundGpu {
     /// Index and UUID.

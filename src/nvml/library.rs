@@ -57,7 +57,6 @@ pub enum OpenError {
         "driver library {path}: {reason}; is the NVIDIA driver installed? give its path with --nvml-library"
     )]
     Missing {
-        /// What was looked for.
         path: PathBuf,
         /// The loader's message.
         reason: String,
@@ -74,16 +73,12 @@ pub enum OpenError {
     #[error(
         "driver library {path}: not an NVML library: it has no nvmlInit_v2; give the path of libnvidia-ml.so.1 with --nvml-library"
     )]
-    NotNvml {
-        /// What was opened.
-        path: PathBuf,
-    },
+    NotNvml { path: PathBuf },
     /// The agent runs as root, and another user could replace the library.
     #[error(
         "driver library {path}: not loaded as root, because {at} {why}; give the library and the directories above it to root, writable by root alone, or give another path with --nvml-library"
     )]
     Untrusted {
-        /// What was to be opened.
         path: PathBuf,
         /// The file, link or directory that another user controls.
         at: PathBuf,
@@ -92,14 +87,9 @@ pub enum OpenError {
     },
     /// It exists, and the caller did not allow its initialisation.
     #[error("driver library {path}: not initialised")]
-    NotAllowed {
-        /// What was opened.
-        path: PathBuf,
-    },
-    /// Its initialisation failed.
+    NotAllowed { path: PathBuf },
     #[error("driver library {path}: nvmlInit: {reason}")]
     Refused {
-        /// What was opened.
         path: PathBuf,
         /// The driver's message.
         reason: String,
@@ -108,10 +98,7 @@ pub enum OpenError {
     #[error(
         "driver library {path}: nvmlInit: it is of another version than the kernel's driver; after an upgrade load the new module, or restart a container that still has the old library"
     )]
-    Mismatch {
-        /// What was opened.
-        path: PathBuf,
-    },
+    Mismatch { path: PathBuf },
 }
 
 /// An initialised driver library, shared by the samplers; the last reference shuts it down.
@@ -177,7 +164,6 @@ impl Library {
         &self.path
     }
 
-    /// Whether it is the simulated library.
     pub fn is_simulated(&self) -> bool {
         self.simulated
     }

@@ -217,7 +217,6 @@ impl MigInstance {
         }
     }
 
-    /// Its identity.
     pub(super) fn identity(&self) -> &InstanceIdentity {
         &self.identity
     }

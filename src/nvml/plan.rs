@@ -31,7 +31,6 @@ pub(super) struct Plan {
     pub(super) gpm: Option<GpmPlan>,
     /// Points of the utilization call, whose tier depends on what else returns activity.
     pub(super) utilization: Vec<ReadTarget<CallValue>>,
-    /// The video engines, one call each.
     pub(super) video: Vec<TargetsOfCall>,
     pub(super) instances: Vec<MigInstance>,
     /// The MIG layout, including instances that could not be identified.
@@ -42,7 +41,6 @@ pub(super) struct Plan {
     pub(super) probed: Box<[Option<i64>]>,
     /// Whether a call failed that may work later, so that the plan is compared with a new one from time to time.
     pub(super) provisional: bool,
-    /// Whether the GPU supports MIG.
     supports_mig: bool,
     chosen: Vec<ChosenMethod>,
 }
@@ -67,7 +65,6 @@ fn memory_kind(initial: &[Reading], via: &[Option<Via>], mig: bool) -> Option<Me
     }
 }
 
-/// What to read in one tier.
 pub(super) struct TierPlan {
     pub(super) batch: FieldBatch,
     pub(super) fields: Vec<ReadTarget<usize>>,
@@ -260,7 +257,6 @@ impl TierPlan {
     }
 }
 
-/// Takes calls out of the tiers.
 fn take_calls(
     tiers: &mut [TierPlan; 3],
     is_taken: impl Fn(&mut TargetsOfCall) -> bool,
@@ -269,7 +265,6 @@ fn take_calls(
     calls.flat_map(|calls| calls.extract_if(.., &is_taken)).collect()
 }
 
-/// The utilization call.
 pub(super) const UTILIZATION: DriverFunction = DriverFunction::of(CallValue::of(catalogue::UTILIZATION, 0));
 
 /// Whether a point is the activity of a video engine.

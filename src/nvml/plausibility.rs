@@ -37,7 +37,6 @@ const BEGINNING: u8 = 2;
 /// Some counters are updated by the driver once a second only.
 const LATE: Nanoseconds = Nanoseconds::SECOND;
 
-/// One counter of one GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CounterCheck {
     /// The most that it may grow in a second, in its unit.

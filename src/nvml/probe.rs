@@ -64,7 +64,6 @@ impl ChosenMethod {
     }
 }
 
-/// The result for all points.
 pub(super) struct ProbeResult {
     pub(super) chosen: Vec<ChosenMethod>,
     /// The first reading of every point: absent for good, or not yet read.

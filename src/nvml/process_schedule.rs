@@ -73,7 +73,6 @@ impl Ration {
     }
 }
 
-/// Lists to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ListsDue {
     pub(super) compute: bool,
@@ -145,7 +144,6 @@ impl ProcessSchedule {
         state.busy == Some(false) && self.was_idle
     }
 
-    /// Selects the lists to read.
     pub(super) fn select_lists(&mut self, state: &TickState<'_>) -> ListsDue {
         if state.slow {
             self.unlisted.clear();

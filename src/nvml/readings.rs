@@ -11,7 +11,6 @@ use super::plausibility::{AGREEING, CounterCheck, check_reading};
 use crate::catalogue::{PointId, device_points};
 use crate::model::{Absence, Nanoseconds, Reading};
 
-/// The readings of one plan.
 #[derive(Default)]
 pub(super) struct Readings {
     values: Box<[Reading]>,
@@ -70,14 +69,12 @@ impl Readings {
             .is_some_and(|value| counter.is_none_or(|counter| counter.accepts(value, api.last_call_at())))
     }
 
-    /// Stores a reading as it is.
     pub(super) fn set(&mut self, point: PointId, reading: Reading) {
         if let Some(place) = self.values.get_mut(point) {
             *place = reading;
         }
     }
 
-    /// The latest reading of a point.
     pub(super) fn get(&self, point: PointId) -> Reading {
         self.values.get(point).copied().unwrap_or(Err(Absence::NotYet))
     }

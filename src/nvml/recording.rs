@@ -366,7 +366,6 @@ macro_rules! handle {
 
 handle!(sys::nvmlDevice_t, sys::nvmlGpuInstance_t, sys::nvmlGpmSample_t, sys::nvmlEventSet_t);
 
-/// A text input.
 impl CallArgument for *const c_char {
     fn input(self, _: &mut HandleNumbers) -> RecordedValue {
         if self.is_null() {
@@ -399,9 +398,7 @@ impl CallArgument for *mut sys::nvmlGpmMetricsGet_t {}
 /// Recorded as an event.
 impl CallArgument for *mut sys::nvmlEventData_t {}
 
-/// All arguments of a call.
 pub(super) trait CallArguments {
-    /// The inputs, one for each argument.
     fn inputs(&self, handles: &mut HandleNumbers) -> Vec<RecordedValue>;
     /// The number in the argument at a place.
     fn length(&self, place: usize) -> usize;

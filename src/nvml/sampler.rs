@@ -34,7 +34,6 @@ use process_reads::ProcessReads;
 const FIRST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(10);
 const LAST_REVIEW: Nanoseconds = Nanoseconds::from_seconds(3_600);
 
-/// Reads one GPU.
 pub struct Sampler {
     found: FoundGpu,
     level: Level,
@@ -98,7 +97,6 @@ impl Sampler {
         }
     }
 
-    /// The GPU.
     pub fn gpu(&self) -> &GpuId {
         &self.found.id
     }

@@ -47,7 +47,6 @@ pub(super) struct UtilizationRing {
     refused: Option<Absence>,
 }
 
-/// One plausible sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RingSample {
     stamp: u64,
@@ -59,8 +58,11 @@ struct RingSample {
 pub(super) enum RingRead {
     /// Percent of the last sample, the mean since the last read, and the time at the end that no sample covers
     /// although a window would have been over.
-    Samples { last: u32, mean: Sampled, rest: Nanoseconds },
-    /// No new samples.
+    Samples {
+        last: u32,
+        mean: Sampled,
+        rest: Nanoseconds,
+    },
     Nothing,
 }
 

@@ -16,12 +16,10 @@ use super::{Destination, PushFailure};
 use crate::config::{Credential, OtlpDestination, OtlpProtocol};
 use crate::http::{self, Pem};
 
-/// A connection.
 pub(super) trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection for S {}
 
-/// Opens a connection.
 pub(super) async fn connect(destination: &Destination) -> Result<Box<dyn Connection>, PushFailure> {
     let settings = &destination.settings;
     let host = settings.endpoint.host.trim_start_matches('[').trim_end_matches(']');

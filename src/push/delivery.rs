@@ -75,7 +75,6 @@ impl Delivery {
         }
     }
 
-    /// The destination.
     pub const fn destination(&self) -> &Destination {
         &self.destination
     }

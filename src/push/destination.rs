@@ -9,16 +9,13 @@ use crate::config::{OtlpDestination, OtlpProtocol};
 /// A receiver of one signal, and the counts of the points for it.
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// What it is sent.
     pub signal: Signal,
-    /// How it is reached.
     pub settings: OtlpDestination,
     name: Arc<str>,
     tally: Arc<Tally>,
 }
 
 impl Destination {
-    /// The destination of a signal.
     pub fn new(settings: &OtlpDestination, signal: Signal) -> Self {
         let name = format!("{}{}", settings.endpoint, added_path(settings, signal));
         Self { signal, settings: settings.clone(), name: name.into(), tally: Arc::default() }
@@ -34,7 +31,6 @@ impl Destination {
         &self.tally
     }
 
-    /// The path of its requests.
     pub(super) fn path(&self) -> String {
         format!("{}{}", self.settings.endpoint.base, added_path(&self.settings, self.signal))
     }

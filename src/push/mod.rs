@@ -46,10 +46,8 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Metrics, Self::Logs, Self::Traces];
 
-    /// Whether a destination is sent it.
     pub const fn goes_to(self, destination: &OtlpDestination) -> bool {
         match self {
             Self::Metrics => true,

@@ -14,14 +14,11 @@ use crate::model::Utc;
 /// Most bytes that wait.
 const MOST_BYTES: usize = 4 << 20;
 
-/// An encoded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushBatch {
-    /// What it holds.
     pub signal: Signal,
     /// The time of the snapshot that it is of.
     pub at: Utc,
-    /// The message.
     pub body: Vec<u8>,
     /// Number of data points or events in it.
     pub points: u64,

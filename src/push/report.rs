@@ -42,7 +42,6 @@ impl Tally {
         PointCounts { sent, rejected, dropped }
     }
 
-    /// Counts the points of a request.
     pub(super) fn count(&self, points: PointCounts) {
         self.sent.fetch_add(points.sent, Ordering::Relaxed);
         self.rejected.fetch_add(points.rejected, Ordering::Relaxed);

@@ -36,7 +36,6 @@ const ZSTD_LEVEL: i32 = 3;
 
 /// Why a request was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum PushFailure {
     #[error("{0}")]
     Setup(String),

@@ -69,14 +69,12 @@ const OLDEST: &str = "
 const NEWEST: &str = "
     SELECT id, at_ns, points, body FROM waiting JOIN record ON id = record
     WHERE reader = ?1 ORDER BY record DESC LIMIT 1";
-/// All that waits.
 const ALL: &str = "
     SELECT id, at_ns, points, body, reader FROM waiting JOIN record ON id = record ORDER BY record";
 /// How much waits for a reader.
 const SIZES: &str = "
     SELECT points, length(body) FROM waiting JOIN record ON id = record WHERE reader = ?1";
 
-/// Bounds of a spool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpoolLimits {
     /// Most bytes of the file; its write-ahead log has up to 4 MiB more.

@@ -32,13 +32,11 @@ pub struct RecordedAnswer {
     pub at: u64,
     /// The function; for a value of a batched call, its structure.
     pub call: Cow<'static, str>,
-    /// The inputs.
     #[serde(rename = "in", default, skip_serializing_if = "Vec::is_empty")]
     pub arguments: Vec<RecordedValue>,
     /// The return code; absent if the library has no such function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<u32>,
-    /// The outputs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub out: Vec<RecordedValue>,
 }
@@ -47,7 +45,6 @@ pub struct RecordedAnswer {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecordedValue {
-    /// No value at this place.
     None,
     /// A number; negative ones as their 64 bits.
     Number(u64),

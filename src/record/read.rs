@@ -11,22 +11,14 @@ use crate::file;
 /// A recording that cannot be played.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// It cannot be read.
     #[error("recording {path}: {source}; name a file that gpumeter record wrote")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// A line is not of a recording.
     #[error("recording {path}:{line}: {problem}")]
     Broken {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong.
         problem: String,
     },
 }
@@ -34,7 +26,6 @@ pub enum ReadError {
 /// A recording's first line and length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingSpan {
-    /// Its first line.
     pub head: RecordingHead,
     /// From the beginning to the last entry, in nanoseconds.
     pub length: u64,

@@ -21,7 +21,6 @@ pub struct RecordingWriter<W> {
 type CallKey = (Cow<'static, str>, Vec<RecordedValue>);
 
 impl<W: Write> RecordingWriter<W> {
-    /// Begins a recording.
     pub fn begin(mut to: W, head: &RecordingHead) -> io::Result<Self> {
         line(&mut to, head)?;
         Ok(Self { to, last: HashMap::new(), written: 0, failed: None })

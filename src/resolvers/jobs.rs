@@ -81,7 +81,6 @@ pub(crate) struct HostJobs {
     cluster: Option<String>,
     /// By directory of the step's cgroup.
     environments: BTreeMap<PathBuf, JobEnvironment>,
-    /// Numbers of jobs by SLUID.
     numbers: BTreeMap<String, String>,
     /// Numbers of jobs of which a step has not told its environment; none for a SLUID whose number is not known.
     unread: BTreeSet<Option<String>>,
@@ -265,7 +264,6 @@ fn read_files(directory: Option<&Path>, problems: &mut BTreeSet<String>) -> io::
     Ok(files)
 }
 
-/// The rounds of the thread.
 struct JobRounds {
     /// The path of the map, where a directory of records is configured.
     map: Option<PathBuf>,

@@ -67,7 +67,6 @@ pub(crate) struct TrackedGpus {
     pub(crate) listed: Vec<bool>,
 }
 
-/// The last round of a resolver.
 pub(crate) struct ResolverRound {
     /// The value of the label `resolver`.
     pub(crate) resolver: &'static str,
@@ -82,7 +81,6 @@ impl Resolvers {
         Arc::clone(&self.workloads.lock())
     }
 
-    /// Changes the published workloads.
     fn update_workloads(&self, change: impl FnOnce(&mut ResolvedWorkloads)) {
         let mut workloads = self.workloads.lock();
         let workloads = Arc::make_mut(&mut workloads);
@@ -178,7 +176,6 @@ pub(crate) fn start(
     processes::start(agent, shared)
 }
 
-/// The status of each resolver.
 pub(crate) struct ResolverStatuses {
     host: ResolverStatus,
     users: ResolverStatus,

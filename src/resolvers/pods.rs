@@ -68,7 +68,6 @@ fn resources(kubernetes: &KubernetesConfig) -> Resources {
     Resources { names: resources.clone(), replicas, ignored: ignore.clone() }
 }
 
-/// One answer of the kubelet.
 pub(crate) struct KubeletAnswer {
     listed: ListPodResourcesResponse,
     /// Its devices, asked for where shares of replicas depend on them.
@@ -156,7 +155,6 @@ fn source_settings(kubernetes: &KubernetesConfig, host: &Host) -> SourceSettings
     }
 }
 
-/// The rounds of the thread.
 struct PodRounds {
     client: KubeletSocket,
     pods: HostPods,
@@ -173,7 +171,6 @@ struct PodRounds {
 /// Labels and owners of pods, and the source that they come from.
 struct PodDescriptions {
     sources: PodSources,
-    /// As last read.
     metadata: PodMetadata,
     /// The source that was logged last, where one responded; none before the first round.
     logged: Option<Option<PodSource>>,

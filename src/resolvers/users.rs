@@ -16,7 +16,6 @@ use crate::model::Selector;
 use crate::policy::ResolvedGrantees;
 use crate::thread;
 
-/// Starts the thread.
 pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
     if !shared.host.users().has_source() {
         tracing::warn!(

@@ -28,7 +28,6 @@ pub struct BillJob {
     pub reply: oneshot::Sender<Result<String, BillRefusal>>,
 }
 
-/// Why there is no bill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BillRefusal {
     /// Whether the request is the reason, and not the ledger.

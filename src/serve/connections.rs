@@ -39,14 +39,12 @@ fn now() -> Duration {
     Duration::from_nanos(system_now().boottime.0)
 }
 
-/// The connections that are open.
 #[derive(Debug)]
 pub(super) struct Connections {
     most: usize,
     open: Mutex<Vec<Arc<Activity>>>,
 }
 
-/// What one connection does.
 #[derive(Debug)]
 pub(super) struct Activity {
     state: Mutex<ActivityState>,

@@ -110,9 +110,7 @@ pub fn bind(addresses: &[ListenAddress], names: MetricNames) -> Result<BoundList
 /// An address that could not be bound.
 #[derive(Debug)]
 pub struct UnboundAddress {
-    /// Why not.
     pub error: Error,
-    /// All configured addresses.
     all: Arc<[ListenAddress]>,
 }
 
@@ -167,7 +165,6 @@ impl MissingListeners {
         self.0.lock().remove(&address.to_string());
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.0.lock().len()
     }
@@ -282,7 +279,6 @@ fn open(address: SocketAddr, dual: bool) -> rustix::io::Result<OwnedFd> {
 /// The names of the metrics at `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricNames {
-    /// Our own.
     Native,
     /// dcgm-exporter's.
     Dcgm,
@@ -328,7 +324,6 @@ impl Listener {
         }
     }
 
-    /// Logs that the server listens here.
     pub fn log(&self, security: &Security) {
         let address = self.address();
         tracing::info!(%address, tls = security.has_tls(), users = security.user_count(), "listening");
@@ -380,7 +375,6 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl Stream for tokio::net::TcpStream {}
 impl Stream for tokio::net::UnixStream {}
 
-/// An accepted connection.
 pub(super) type BoxedStream = Box<dyn Stream>;
 
 impl AsyncListener {

@@ -13,9 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 /// The two ends of a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum Ends {
-    /// Of TCP.
     Tcp {
-        /// The client.
         peer: SocketAddr,
         /// The address on which the connection was accepted.
         local: SocketAddr,
@@ -29,7 +27,6 @@ pub enum Ends {
 
 /// A request to the thread that finds whose connections on loopback are.
 pub struct OwnerRequest {
-    /// The client.
     pub peer: SocketAddr,
     /// The address on which the connection was accepted.
     pub local: SocketAddr,

@@ -47,7 +47,6 @@ use crate::model::{Nanoseconds, Release, VisibleAccount};
 
 /// What the agent says of itself to everybody who asks: the tick loop and other threads write it, the server reads it.
 pub struct AgentStatus {
-    /// The latest snapshot with its pages.
     pub pages: LatestSnapshot,
     /// When the tick loop last ran.
     pub liveness: Liveness,
@@ -131,11 +130,9 @@ pub struct ServerLimits {
     pub idle: Duration,
     /// From the time at which a response is ready until the socket has accepted all of it.
     pub response: Duration,
-    /// For a bill.
     pub bill: Duration,
     /// For unfinished responses when the agent stops.
     pub drain: Duration,
-    /// Simultaneous connections.
     pub connections: usize,
 }
 

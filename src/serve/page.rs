@@ -46,17 +46,14 @@ const FILES: [(&str, &str, &str); 12] = [
     ("/page/uplot.css", CSS, include_str!("page/vendor/uPlot.min.css")),
 ];
 
-/// The live page.
 pub struct LivePage {
     files: Vec<PageFile>,
 }
 
-/// A file of the live page.
 pub(super) struct PageFile {
     pub(super) path: &'static str,
     content_type: &'static str,
     document: SharedDocument,
-    /// Identifies the contents.
     tag: String,
 }
 
@@ -76,14 +73,12 @@ impl LivePage {
         Self { files: files.collect() }
     }
 
-    /// The file of that path.
     pub(super) fn find(&self, path: &str) -> Option<&PageFile> {
         self.files.iter().find(|file| file.path == path)
     }
 }
 
 impl PageFile {
-    /// The response with it.
     pub(super) fn response(&self, headers: &HeaderMap) -> PageResponse {
         let Self { content_type, document, tag, .. } = self;
         let mut response = shared_response(headers, document, content_type, Some(tag.clone()));

@@ -23,9 +23,7 @@ use super::security::Security;
 
 /// A request to the thread that verifies passwords.
 pub struct VerifyRequest {
-    /// The bcrypt hash.
     pub hash: String,
-    /// The given password.
     pub password: Vec<u8>,
     /// Receives whether it is right; closed when nothing waits for it any more.
     pub reply: oneshot::Sender<bool>,
@@ -59,7 +57,6 @@ impl Drop for QueuePlace {
 /// a loopback address does not tell them apart, and several of them may be scrapers.
 const MOST_OF_PEER: usize = 2;
 
-/// Wrong passwords in the cache.
 const MOST_WRONG: usize = 64;
 
 /// How long a request waits for its password to be verified.
@@ -77,7 +74,6 @@ pub struct Passwords {
 
 #[derive(Default)]
 struct KnownPasswords {
-    /// One per user.
     right: BTreeMap<String, Digest>,
     wrong: VecDeque<Digest>,
 }
@@ -111,7 +107,6 @@ impl Passwords {
         };
     }
 
-    /// The user of a request.
     pub(super) async fn user(
         &self,
         headers: &HeaderMap,
@@ -216,7 +211,6 @@ mod tests {
 
     const LOCAL: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-    /// Of the password "secret".
     const HASH: &str = "$2y$04$WvSm6pXVbbH21f0PsZDZsO0VSZCvQeBCLDRlCWSdlTKPYxR3xbD2G";
 
     fn headers(text: &str) -> HeaderMap {

@@ -13,7 +13,6 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// The content type of the API.
 pub(super) const JSON: &str = "application/json";
 
-/// A response with that content type.
 pub(super) fn respond_with(status: StatusCode, content_type: &'static str, body: Bytes) -> PageResponse {
     let mut response = Response::new(body);
     *response.status_mut() = status;
@@ -21,7 +20,6 @@ pub(super) fn respond_with(status: StatusCode, content_type: &'static str, body:
     with(response, X_CONTENT_TYPE_OPTIONS, "nosniff")
 }
 
-/// One line of text.
 pub(super) fn text(status: StatusCode, line: &str) -> PageResponse {
     respond_with(status, TEXT, Bytes::from(format!("{line}\n")))
 }
@@ -51,7 +49,6 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Counts a response.
     pub fn count(&self, code: u16) {
         let position = CODES.iter().position(|known| *known == code);
         if let Some(count) = position.and_then(|position| self.counts.get(position)) {

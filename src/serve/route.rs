@@ -27,7 +27,6 @@ use crate::model::VisibleAccount;
 /// No path reads the body of a request; a longer one closes the connection.
 const LONGEST_BODY: u64 = 16 * 1024;
 
-/// What is served at a path.
 #[derive(Clone, Copy)]
 struct Endpoint {
     path: &'static str,
@@ -40,7 +39,6 @@ struct Endpoint {
 enum Audience {
     /// Everybody; by `web.open_probes` also while users are configured.
     Probes,
-    /// Everybody.
     Scrapers,
     /// Clients on this host, who all get the same.
     Host,

@@ -78,7 +78,6 @@ impl Security {
         pairs.filter(|((_, had), (_, has))| *had && !has).map(|((name, _), _)| name).collect()
     }
 
-    /// How many users there are.
     pub fn user_count(&self) -> usize {
         self.users.len()
     }
@@ -181,7 +180,6 @@ impl Access {
         tracing::warn!(peer = %ends.peer(), %error, count, "TLS handshakes failed; peer and error are those of the last one");
     }
 
-    /// The current settings.
     pub fn current(&self) -> Arc<Security> {
         Arc::clone(&self.in_force.lock())
     }

@@ -48,7 +48,6 @@ pub(crate) struct DriverState {
     stuck: Vec<SamplerThread>,
     /// Identifies the loading of the driver's module that the last session used.
     module: Option<u64>,
-    /// Whether there was a session.
     pub(crate) was_open: bool,
     /// Whether the last session ended because the driver returned nothing but errors.
     has_failed: bool,
@@ -56,7 +55,6 @@ pub(crate) struct DriverState {
     pub(crate) unloaded: bool,
 }
 
-/// A library that is open.
 pub(crate) struct OpenSession<'a> {
     library: Arc<Library>,
     counted: u32,

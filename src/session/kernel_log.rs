@@ -27,7 +27,6 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The most records read at once, more than a log holds: a process may write as fast as this one reads.
 const MAX_READS: usize = 4_096;
 
-/// Starts the thread.
 pub(crate) fn start(shared: &Arc<DriverSessions>) -> Result<(), thread::Error> {
     let shared = Arc::clone(shared);
     Thread::start("kernel_log", move || {

@@ -86,7 +86,6 @@ pub(crate) enum RestartReason {
     DriverLoadedLater,
 }
 
-/// State of the samplers.
 #[derive(Default)]
 pub(crate) struct Samplers {
     search: Search,
@@ -131,7 +130,6 @@ struct SeenCall {
     call: CallInFlight,
     /// When it was first seen, in the system's time.
     first: Stamp,
-    /// Whether it was logged as long.
     is_logged: bool,
 }
 
@@ -282,7 +280,6 @@ fn enumerate(path: Option<PathBuf>, shared: &Arc<DriverSessions>) {
 }
 
 impl Samplers {
-    /// Removes a sampler that has ended.
     fn remove(&mut self, sampler: &SamplerThread) {
         self.slots.retain(|_, watched| {
             // A call that hung has returned, or the sampler would not have ended.

@@ -35,15 +35,12 @@ pub(crate) struct NodeLock {
 /// How a lock file was found.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LockState {
-    /// There is no file.
     Absent,
-    /// Nobody holds it.
     Free,
     /// A process holds it; its pid as it wrote it.
     Held(String),
 }
 
-/// Why there is no lock.
 #[derive(Debug, Error)]
 pub(crate) enum LockError {
     /// Another process holds it; its pid as it wrote it.
@@ -57,24 +54,14 @@ pub(crate) enum LockError {
         "{path}: owned by user {owner}, who is neither root nor this agent's user; remove it, then create it as root \
          with `install -m 0640 /dev/null {path}`"
     )]
-    Owner {
-        /// The lock file.
-        path: PathBuf,
-        /// Its owner.
-        owner: u32,
-    },
+    Owner { path: PathBuf, owner: u32 },
     /// It cannot be created, opened or locked.
     #[error(
         "{path}: {source}; without this lock a second agent would bill the same time twice: create the file with \
          `systemd-tmpfiles --create gpumeter.conf`, or as root with `install -m 0640 /dev/null {path}`, readable by \
          this agent's user"
     )]
-    Unavailable {
-        /// The lock file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Unavailable { path: PathBuf, source: io::Error },
 }
 
 /// Takes the lock; creates the file where that is possible.

@@ -71,12 +71,10 @@ impl EventBatch {
         }
     }
 
-    /// Counts an XID.
     pub(crate) fn xid(&mut self, kind: XidKind) {
         *self.xids.entry(kind).or_default() += 1;
     }
 
-    /// Counts an SXID.
     pub(crate) fn sxid(&mut self, sxid: Sxid) {
         *self.sxids.entry(sxid).or_default() += 1;
     }

@@ -21,20 +21,17 @@ use crate::nvml::{
 use crate::record::{FORMAT, RecordingHead};
 use crate::thread::{self, Thread};
 
-/// What to record.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds.
     pub library: Option<PathBuf>,
     /// The file to write; an existing file is not overwritten.
     pub file: PathBuf,
-    /// How long to record.
     pub length: Nanoseconds,
     /// Interval between readings of every GPU.
     pub interval: Nanoseconds,
 }
 
-/// What was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingTotals {
     /// How many GPUs returned their identity.
@@ -79,12 +76,7 @@ pub enum RecordError {
     Uncounted(Absence),
     /// The file cannot be written.
     #[error("recording {path}: {source}; name a new file in a directory that this user can write")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// A thread could not be started.
     #[error(transparent)]
     Thread(#[from] thread::Error),

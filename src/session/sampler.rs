@@ -15,7 +15,6 @@ use crate::thread::{self, Thread};
 /// GPM needs more than 100 ms between the samples of a pair.
 const PAIR_GAP: Nanoseconds = Nanoseconds(120_000_000);
 
-/// A running sampler.
 pub(super) struct SamplerThread {
     pub(super) index: u32,
     pub(super) slot: CallSlot,
@@ -124,7 +123,6 @@ fn note_absence(shared: &DriverSessions, index: u32, absence: Option<Absence>) {
     }
 }
 
-/// A sampler at work.
 struct SamplingLoop<'a> {
     gpu: GpuId,
     collector: Arc<str>,

@@ -21,7 +21,6 @@ use crate::model::{Holder, HolderId, Nanoseconds, RESERVED};
 pub struct Decision {
     /// Prices and terms; an empty book ends all.
     pub book: Option<PriceBook>,
-    /// The tenant rules.
     pub rules: Option<Arc<TenantRules>>,
     /// Time since boot of the moment, since its account time may not be known yet.
     pub decided: Nanoseconds,

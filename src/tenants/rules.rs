@@ -74,7 +74,6 @@ impl TenantRule {
         (may_yield && !tenant.is_empty() && !tenant.starts_with(RESERVED)).then_some(tenant)
     }
 
-    /// The labels that it reads.
     pub fn labels(&self) -> impl Iterator<Item = &str> {
         let parts = template(&self.tenant).unwrap_or_default();
         self.patterns.keys().map(String::as_str).chain(parts.into_iter().filter_map(TemplatePart::label))
@@ -112,7 +111,6 @@ pub fn is_label(name: &str) -> bool {
         || name.strip_prefix(PodLabel::PREFIX).is_some_and(|rest| !rest.is_empty())
 }
 
-/// A part of the tenant of a rule.
 #[derive(Clone, Copy)]
 enum TemplatePart<'a> {
     Text(&'a str),

@@ -23,7 +23,6 @@ pub struct RuleSchedule {
 }
 
 impl RuleSchedule {
-    /// A schedule of recorded versions.
     pub fn new(versions: Schedule<TenantRules>) -> Self {
         let given = versions.entries().iter().flat_map(|version| {
             let rules = version.entry.rules.iter().filter_map(|rule| begin_of(rule, version));
@@ -51,12 +50,10 @@ impl RuleSchedule {
         schedule
     }
 
-    /// The recorded versions.
     pub const fn versions(&self) -> &Schedule<TenantRules> {
         &self.versions
     }
 
-    /// The rules at a time.
     pub fn rules(&self, at: Utc) -> &Arc<TenantRules> {
         self.in_force(at).map_or(&NO_RULES, |known| &known.entry)
     }

@@ -18,7 +18,6 @@ pub struct Error {
     source: std::io::Error,
 }
 
-/// A running thread.
 pub(crate) struct Thread {
     done: mpsc::Receiver<()>,
     handle: JoinHandle<()>,
@@ -43,7 +42,6 @@ impl VitalThreads {
 }
 
 impl Thread {
-    /// Starts a named thread.
     pub(crate) fn start(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<Self, Error> {
         let (finished, done) = mpsc::channel();
         let handle = std::thread::Builder::new()
@@ -108,7 +106,6 @@ pub(crate) fn map_in_order<T: Sync, R: Send, E>(
     map: impl Fn(&T) -> R + Sync,
     mut take: impl FnMut(usize, R) -> Result<(), E>,
 ) -> Result<(), E> {
-    /// Results that wait for each thread.
     const WAITING: usize = 4;
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
     let map = &map;

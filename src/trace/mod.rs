@@ -62,7 +62,6 @@ pub(crate) fn stop(longest: Duration) {
 pub(crate) struct ActiveSpan(Option<Span>);
 
 impl ActiveSpan {
-    /// Sets an attribute.
     pub(crate) fn set(&mut self, key: &'static str, value: impl Into<Value>) {
         if let Some(span) = &mut self.0 {
             span.set_attribute(KeyValue::new(key, value));
@@ -82,7 +81,6 @@ impl ActiveSpan {
     }
 }
 
-/// Begins a span.
 pub(crate) fn begin(name: &'static str) -> ActiveSpan {
     begin_child(name, &SpanContext::NONE)
 }

@@ -1,6 +1,6 @@
 //! The real binary over the simulated driver library, with scripted faults and bad input.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod account;
 mod bad_input;

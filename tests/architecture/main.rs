@@ -2,7 +2,7 @@
 //!
 //! ARCHITECTURE.md prints the same table; a difference fails here.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod edge_cases;
 mod modules;

@@ -6,7 +6,6 @@
     clippy::panic,
     clippy::print_stderr,
     clippy::print_stdout,
-    missing_docs,
     unreachable_pub,
     unsafe_code,
     reason = "a test may panic"

@@ -1,7 +1,7 @@
 //! The simulated driver library, called through NVML's C interface. Every test has its own copy of the library, with its
 //! own state.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod accounting;
 mod boards;

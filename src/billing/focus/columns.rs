@@ -10,7 +10,6 @@ use crate::model::{Decimal, HolderId, RESERVED, Utc};
 /// The version of FOCUS, for the metadata of files.
 pub const FOCUS_VERSION: &str = "1.3";
 
-/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FocusType {
     /// Text, also JSON.
@@ -24,24 +23,17 @@ pub enum FocusType {
 /// What a row has in a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FocusValue {
-    /// Nothing.
     Null,
-    /// Text.
     Text(String),
-    /// A time.
     Time(Utc),
     /// A decimal with the places of its column.
     Decimal(Decimal),
 }
 
-/// A column.
 #[derive(Clone, Copy, Debug)]
 pub struct FocusColumn {
-    /// Its name.
     pub name: &'static str,
-    /// Its type.
     pub kind: FocusType,
-    /// What a row has in it.
     pub value: fn(&FocusRow<'_>) -> FocusValue,
 }
 

@@ -6,7 +6,6 @@ use crate::model::largest_remainder;
 /// The decimal places of quantities: hours, of which a nanosecond has 2.5 / 9 of 10^-12, and kilowatt-hours.
 pub(super) const QUANTITY_SCALE: u8 = 13;
 
-/// The decimal places of prices.
 pub(super) const PRICE_SCALE: u8 = 9;
 
 /// The decimal places of costs: those of a price and a quantity.

@@ -10,10 +10,8 @@ use super::decimal::{COST_SCALE, PRICE_SCALE, QUANTITY_SCALE, costs, quantities,
 use crate::billing::{Bill, BillGpu, BillLine, BillRate, ExactMoney, MoneyOverflow, Month, day_begin};
 use crate::model::{Decimal, GpuId, HolderId, MINUTE, Utc};
 
-/// What a row charges for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowKind {
-    /// GPU time.
     Time,
     /// Energy that has a price of its own.
     Energy,
@@ -24,21 +22,17 @@ pub enum RowKind {
 /// A row of FOCUS. Its columns are those of [`COLUMNS`](super::COLUMNS).
 #[derive(Clone, Debug)]
 pub struct FocusRow<'a> {
-    /// The bill.
     pub bill: &'a Bill,
-    /// The GPU.
     pub gpu: &'a GpuId,
     /// Its product name; none where the bill does not have it.
     pub model: Option<&'a str>,
     /// Its node; empty where that is unknown.
     pub node: &'a str,
-    /// The cluster of the node.
     pub cluster: Option<&'a str>,
     /// The line of the bill; none for what quantities were rounded by.
     pub line: Option<&'a BillLine>,
     /// The local date.
     pub day: &'a str,
-    /// What it charges for.
     pub kind: RowKind,
     /// The rate that prices it; none where no rate was in force, and for adjustments.
     pub rate: Option<&'a BillRate>,
@@ -52,7 +46,6 @@ pub struct FocusRow<'a> {
     pub list_price: Option<Decimal>,
     /// The price of a unit under the terms.
     pub price: Option<Decimal>,
-    /// Price × quantity.
     pub cost: Decimal,
     /// Price before terms × quantity.
     pub list_cost: Decimal,
@@ -63,23 +56,19 @@ pub struct FocusRow<'a> {
 /// A bill that FOCUS cannot express.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FocusError {
-    /// There is no money.
     #[error("no price was in force, and FOCUS is about money; configure prices.rates")]
     NoPrices,
     /// The currency is a word of the operator.
     #[error("FOCUS wants a national currency as in ISO 4217, such as EUR, and prices.currency is {0:?}")]
     Currency(String),
-    /// A setting is missing.
     #[error("FOCUS needs {what}; set {key} in the agent's configuration, or give {option}")]
     Missing {
-        /// What is missing.
         what: &'static str,
         /// The configuration key.
         key: &'static str,
         /// The option of the command line.
         option: &'static str,
     },
-    /// The lines have no day.
     #[error("the bill is not by day")]
     NotByDay,
     /// The time zone of the bill is unknown here.
@@ -156,7 +145,6 @@ fn check(bill: &Bill) -> Result<(), FocusError> {
     Ok(())
 }
 
-/// The zone of a bill.
 fn zone_of(name: &str) -> Result<TimeZone, FocusError> {
     if name.starts_with(['+', '-']) {
         return Err(FocusError::NamelessZone);
@@ -232,7 +220,6 @@ impl<'a> DayDraft<'a> {
         Ok(rows)
     }
 
-    /// The rows with quantities.
     fn usage(&self) -> Result<Vec<FocusRow<'a>>, FocusError> {
         let mut groups: BTreeMap<(RowKind, i64), Vec<FocusUsage<'a>>> = BTreeMap::new();
         for line in self.lines.iter().copied().filter(|line| !is_adjustment(line)) {

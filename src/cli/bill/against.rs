@@ -14,7 +14,6 @@ use crate::cli::wrap;
 use crate::file;
 use crate::model::Nanoseconds;
 
-/// Options of the comparison.
 #[derive(Args, Debug)]
 pub(super) struct AgainstOptions {
     /// Compare with what sacct --parsable2 printed to this file, by job, instead of printing the bill. Exit status 1 if any

@@ -299,7 +299,6 @@ impl BillGrouping {
         LineFilter::of(parameters.collect::<BTreeMap<_, _>>())
     }
 
-    /// The group of each line.
     pub(super) fn groups(&self, bill: &Bill) -> Vec<GroupKey> {
         let mut groups = vec![GroupKey::new(); bill.lines.len()];
         for property in &self.0 {
@@ -321,7 +320,6 @@ impl BillProperty {
         }
     }
 
-    /// The group of each line.
     fn groups(&self, bill: &Bill) -> Vec<Group> {
         let known = GroupedBill::new(bill);
         let label = |line: &BillLine, name: &str| of_holder(line, line.labels.get(name).map(String::as_str));

@@ -171,7 +171,6 @@ fn amounts<'a>(bill: &Bill) -> Vec<BillColumn<'a>> {
     ]
 }
 
-/// The bill for people.
 pub(super) fn report(bill: &Bill, by: &BillGrouping) -> Report {
     let mut report = begin(bill);
     let rows = groups(bill, by);

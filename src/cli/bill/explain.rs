@@ -17,7 +17,6 @@ const PERSONAL: [Fact; 2] = [Fact::User, Fact::SlurmUser];
 /// Digits of the ids that lines had before.
 const OLD_DIGITS: usize = 16;
 
-/// Options of the command.
 #[derive(Args, Debug)]
 pub(in crate::cli) struct ExplainCommand {
     /// A line of the period's bill, by its id in the CSV (column line), such as tenant=lab+1; a Slurm job such as 4711, 4711_3 or 4711.0; a pod, by
@@ -46,7 +45,6 @@ pub(in crate::cli) struct ExplainCommand {
     json: bool,
 }
 
-/// What is to be explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
     Line(LineId),

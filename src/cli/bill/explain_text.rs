@@ -196,7 +196,6 @@ fn tenancy_text(tenant: &str, tenancy: &Tenancy, zone: &TimeZone) -> String {
     format!("{tenant} from {} to {}: {basis}; {version}", local(tenancy.from, zone), local(tenancy.to, zone))
 }
 
-/// How its use is known.
 fn use_text(line: &ExplainedLine) -> String {
     let used = line.line.amounts.used.total();
     if used == 0 {

@@ -20,7 +20,6 @@ use crate::cli::report::csv::records;
 use crate::exports::{decimal, write_optional};
 use crate::file::{self, Durability};
 
-/// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct FocusOptions {
     /// Write the rows of FOCUS 1.3, one for each local day, tenant, workload, GPU slot and rate, into a file that ends in
@@ -35,7 +34,6 @@ pub(super) struct FocusOptions {
     invoice_issuer: Option<String>,
 }
 
-/// The form of a file.
 enum FocusForm<'a> {
     Output,
     Csv(&'a Path),

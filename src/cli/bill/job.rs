@@ -13,7 +13,6 @@ use crate::model::{DAY, Fact, QUARTER_HOUR, Utc};
 /// How many days are searched by default.
 const DAYS: u64 = 30;
 
-/// Options of the command.
 #[derive(Args, Debug)]
 pub(in crate::cli) struct JobCommand {
     /// Job id such as 4711, with 4711_3 for a task of a job array, 4711+1 for a component of a heterogeneous job, and .0 or

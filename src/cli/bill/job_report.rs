@@ -18,7 +18,6 @@ pub(super) struct UsageRow<'a> {
     pub(super) usage: &'a JobUsage,
 }
 
-/// The report of a job.
 pub(super) fn report(summary: &JobSummary) -> Report {
     let zone = zone(&summary.time_zone);
     let nodes = list_names(summary.nodes.iter().map(|node| node_name(node)));

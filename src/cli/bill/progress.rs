@@ -21,7 +21,6 @@ impl ProgressMeter {
         }
     }
 
-    /// Removes the line.
     pub(super) fn clear(&self) {
         if self.is_shown {
             let _ = write!(stderr(), "\r\x1b[K");

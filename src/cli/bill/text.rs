@@ -19,7 +19,6 @@ pub(super) fn begin(bill: &Bill) -> Report {
     Report { title: title(bill), head: vec![period(bill)], marks: marks(bill), ..Report::default() }
 }
 
-/// Whose bill it is.
 pub(super) fn title(bill: &Bill) -> String {
     if let Some(Fleet { nodes, clusters, .. }) = &bill.fleet {
         let nodes = if *nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
@@ -49,7 +48,6 @@ fn marks(bill: &Bill) -> Vec<String> {
     marks
 }
 
-/// What is made up, in marks.
 pub(super) fn made_up(is_simulated: bool, has_example_prices: bool) -> Vec<String> {
     let marks = [
         (is_simulated, "SIMULATED: the GPUs are simulated, every number is made up"),
@@ -189,7 +187,6 @@ fn prices(bill: &Bill) -> String {
     page
 }
 
-/// What was charged at a rate.
 fn charged(bill: &Bill, kind: RateKind, quantity: i128, money: i128) -> String {
     let quantity = CellUnit::Hours.print(quantity);
     let money = format!("{} {}", CellUnit::Money.print(money), bill.currency.as_deref().unwrap_or_default());

@@ -29,7 +29,6 @@ fn field(column: &TableColumn, row: usize) -> String {
     if column.heading.unit == CellUnit::Text { safe_text(&text) } else { text.into_owned() }
 }
 
-/// Records as lines.
 pub(in crate::cli) fn records(records: impl Iterator<Item = Vec<String>>) -> Result<String, Failure> {
     let mut writer = WriterBuilder::new().terminator(Terminator::CRLF).from_writer(Vec::new());
     for record in records {

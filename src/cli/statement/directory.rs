@@ -116,7 +116,6 @@ impl StatementDirectory {
         })
     }
 
-    /// Its documents, by number.
     pub(super) fn documents(&self) -> &[StoredDocument] {
         &self.documents
     }

@@ -72,7 +72,6 @@ impl ShowOptions {
     }
 }
 
-/// An amount with its currency.
 pub(super) fn amount(money: Money, currency: Option<&str>) -> String {
     format!("{} {}", print_money(money), currency.unwrap_or("without a price"))
 }

@@ -137,7 +137,6 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, table: &TopTable, state: &TopSt
     frame.render_stateful_widget(widget, area, &mut place);
 }
 
-/// A table with these lines.
 fn widget(table: &TopTable, lines: Vec<Row<'static>>, width: u16, head_style: Style) -> Table<'static> {
     let widths = table.widths(width);
     let head = table.row(table.columns.iter().map(|column| column.name), &widths);

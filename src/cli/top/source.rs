@@ -36,7 +36,6 @@ pub(super) struct TenantMoney {
     pub(super) has_several_currencies: bool,
 }
 
-/// A source of data.
 pub(super) enum TopSource {
     Agent(RunningAgent),
     Own(Box<Observer>),

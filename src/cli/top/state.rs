@@ -158,7 +158,6 @@ impl TopState {
         }
     }
 
-    /// Keys that change the current view.
     fn change_view(&mut self, code: KeyCode) {
         /// Rows of a page.
         const PAGE: usize = 10;

@@ -13,7 +13,6 @@ use crate::export::{
     SummaryGpu, SummaryHolder, SummaryProblem, SummaryProcess, SummaryTenant, SummaryUser, SummaryWorkload,
 };
 
-/// What is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TopView {
     Gpus,
@@ -49,7 +48,6 @@ pub(super) enum Emphasis {
     Failed,
 }
 
-/// What a column is.
 pub(super) struct TopHeading {
     pub(super) name: &'static str,
     /// Its least width.
@@ -73,7 +71,6 @@ pub(super) struct TopCell {
     value: Option<f64>,
 }
 
-/// A row.
 #[derive(Default)]
 pub(super) struct TopRow {
     /// Identifies what it is of, in all its versions.
@@ -87,7 +84,6 @@ pub(super) struct TopRow {
     pub(super) notes: Vec<String>,
 }
 
-/// The table of a view.
 pub(super) struct TopTable {
     pub(super) columns: Vec<TopHeading>,
     pub(super) rows: Vec<TopRow>,

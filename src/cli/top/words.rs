@@ -136,7 +136,6 @@ pub(super) fn fit(text: &str, width: usize) -> String {
     fitted
 }
 
-/// The columns of a text.
 pub(super) fn width_of(text: &str) -> usize {
     Span::raw(text).width()
 }

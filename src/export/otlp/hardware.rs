@@ -17,7 +17,6 @@ pub(super) struct HardwareNames<'a, S> {
     series: Vec<HardwareSeries>,
 }
 
-/// A series of the conventions.
 #[derive(Clone)]
 struct HardwareSeries {
     metric: &'static str,

@@ -54,7 +54,6 @@ impl JobMap {
 /// What one round has read.
 #[derive(Clone, Copy, Debug)]
 pub struct JobObservation<'a> {
-    /// The records.
     pub records: &'a [RecordFile],
     /// The files of other exporters that name the jobs of each GPU.
     pub mappings: &'a [RecordFile],
@@ -66,7 +65,6 @@ pub struct JobObservation<'a> {
     pub environments: &'a BTreeMap<String, Vec<StepEnvironment>>,
     /// The text of `gres.conf`, as the prolog copied it.
     pub gres: Option<&'a str>,
-    /// The GPUs of the node.
     pub gpus: &'a NodeGpus,
     /// Time since boot.
     pub now: Nanoseconds,
@@ -89,7 +87,6 @@ impl JobObservation<'_> {
 pub struct JobHoldings {
     /// To which jobs processes belong.
     pub map: JobMap,
-    /// What jobs hold.
     pub allocations: Vec<Allocation>,
     /// Why records or GPUs hold nothing.
     pub problems: BTreeSet<String>,

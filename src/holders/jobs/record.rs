@@ -13,12 +13,9 @@ const MOST_GPUS: usize = 256;
 /// A job that has no cgroup for so long after its record was written has ended without an epilog.
 const LONGEST_START: Nanoseconds = Nanoseconds::from_seconds(60);
 
-/// A record of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobRecord {
-    /// The job with all facts.
     pub holder: Holder,
-    /// Number of the job.
     pub job: String,
     /// SLUID of the job, which Slurm 26.05 names cgroups by.
     pub sluid: Option<String>,

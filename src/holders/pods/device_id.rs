@@ -8,7 +8,6 @@ use crate::holders::resolved_workloads::{AllocatedDevice, is_uuid, parse_number}
 use crate::kubelet::messages::{ClaimResource, ContainerDevices};
 use crate::model::{Fact, Facts, Fraction, PodPattern};
 
-/// Which resources are GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resources {
     /// Names of resources; one that ends in `*` stands for all with that prefix.

@@ -18,7 +18,6 @@ pub(super) const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
 /// The devices that a container was granted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Grant {
-    /// By device id.
     pub(super) devices: BTreeMap<String, GrantedDevice>,
     /// Devices of another pod with the same name in the last list.
     replaced: BTreeSet<String>,
@@ -30,7 +29,6 @@ pub(super) struct Grant {
     pub(super) finished: Option<Utc>,
 }
 
-/// A device of a container.
 #[derive(Clone, Debug)]
 pub(super) struct GrantedDevice {
     /// Its GPU or MIG instance.

@@ -14,11 +14,9 @@ use crate::model::{Fact, Facts, PodLabel, Utc};
 /// The most pods that are kept; a kubelet runs 110 by default.
 const MOST_PODS: usize = 4_096;
 
-/// Pods by UID.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodMetadata {
     pods: BTreeMap<String, KnownPod>,
-    /// When it was read.
     read: Utc,
 }
 
@@ -27,7 +25,6 @@ struct KnownPod {
     pod: LoggedPod,
     created: Utc,
     has_ended: bool,
-    /// Kind and name.
     owner: Option<(String, String)>,
     labels: Vec<PodLabel>,
     containers: Vec<KnownContainer>,
@@ -49,7 +46,6 @@ impl PodMetadata {
         Self { pods: known, read }
     }
 
-    /// Whether that pod is described.
     pub(super) fn has(&self, uid: &str) -> bool {
         self.pods.contains_key(uid)
     }

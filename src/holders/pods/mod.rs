@@ -87,7 +87,6 @@ impl PodMap {
         Some((uid, id))
     }
 
-    /// The holder with that id.
     pub(super) fn with_id(&self, id: &HolderId) -> Option<&Holder> {
         let holders = self.containers.values().chain(self.sole.values());
         holders.into_iter().find(|holder| holder.id == *id)
@@ -99,7 +98,6 @@ impl PodMap {
 pub struct PodHoldings {
     /// In which containers processes run.
     pub map: PodMap,
-    /// What containers hold.
     pub allocations: Vec<Allocation>,
     /// What they held until they ended within the last minute.
     pub ended: Vec<Allocation>,

@@ -41,7 +41,6 @@ struct SlotUsers {
     unidentified: Unidentified,
 }
 
-/// One slot of an open span.
 struct SpanSlot<'a> {
     granted: GrantedSlot<'a>,
     users: &'a mut SlotUsers,
@@ -57,7 +56,6 @@ impl OpenSpan {
         Self { span, sent, users, instance_users, grants: None }
     }
 
-    /// A span of a frame.
     pub(super) fn of_frame(span: Span, present: &PresentBySlot, grants: SpanGrants) -> Self {
         let instances = present.instances.iter();
         Self {

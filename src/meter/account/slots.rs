@@ -24,13 +24,10 @@ pub(super) enum Division {
     /// There was no frame yet.
     #[default]
     Unknown,
-    /// One slot.
     Whole,
-    /// MIG instances.
     Instances(Arc<MigLayout>),
 }
 
-/// Who holds what of one slot.
 #[derive(Clone, Default)]
 pub(super) struct SlotHoldings {
     pub(super) holdings: Arc<[Holding]>,
@@ -46,12 +43,10 @@ pub(super) struct SlotHoldings {
 #[derive(Clone, Default)]
 pub(in crate::meter) struct Slots {
     pub(super) division: Division,
-    /// The holdings of a whole GPU.
     pub(super) whole: SlotHoldings,
     instances: BTreeMap<Arc<str>, SlotHoldings>,
 }
 
-/// A holding of a slot.
 pub(in crate::meter) struct GrantedHolding<'a> {
     /// GPU instance id; empty for a whole GPU.
     pub(in crate::meter) gpu_instance: Arc<str>,
@@ -121,12 +116,10 @@ impl Slots {
         }
     }
 
-    /// The layout of a MIG GPU.
     pub(in crate::meter) const fn layout(&self) -> Option<&Arc<MigLayout>> {
         self.division.layout()
     }
 
-    /// The holdings by slot.
     pub(in crate::meter) fn holdings(&self) -> impl Iterator<Item = GrantedHolding<'_>> {
         let instances = self.instances.iter().flat_map(|(slot, held)| held.granted(Arc::clone(slot)));
         self.whole.granted(Arc::default()).chain(instances)
@@ -138,7 +131,6 @@ impl Slots {
         slots.flat_map(|held| held.conflicts.iter().cloned()).collect()
     }
 
-    /// How many holdings there are.
     pub(in crate::meter) fn count_holdings(&self) -> usize {
         self.whole.holdings.len() + self.instances.values().map(|held| held.holdings.len()).sum::<usize>()
     }
