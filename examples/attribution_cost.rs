@@ -30,17 +30,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumeter::account::Acknowledged;
-use gpumeter::catalogue::Level;
-use gpumeter::clock::system_now;
+use gpumeter::accounting::batches::Acknowledged;
+use gpumeter::accounting::ledger::{Ledger, LedgerQueue, Opening};
+use gpumeter::holders::host::{Host, agent_usage};
+use gpumeter::holders::kubelet::KubeletSocket;
 use gpumeter::holders::{
     PodHoldings, PodMetadata, PodObservation, PodTracker, ProcessDirectory, ResolvedWorkloads, Resources,
 };
-use gpumeter::host::{Host, agent_usage};
-use gpumeter::kubelet::KubeletSocket;
-use gpumeter::ledger::{Ledger, LedgerQueue, Opening};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
+use gpumeter::model::catalogue::Level;
 use gpumeter::model::{Frame, HoldingSource, HowHeld, Nanoseconds, Stamp};
+use gpumeter::runtime::clock::system_now;
 use rustix::time::{ClockId, clock_gettime};
 
 use kubelet::{Answers, Kubelet};
@@ -230,7 +230,7 @@ impl Node {
             logs: &self.host.pod_logs(),
             metadata: &PodMetadata::default(),
             running: None,
-            now: gpumeter::clock::system_now().utc,
+            now: gpumeter::runtime::clock::system_now().utc,
             minors: &self.host.gpu_minors(),
             administrative: &BTreeSet::new(),
             resources: &self.resources,

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use gpumeter::billing::{
+use gpumeter::accounting::billing::{
     BillLine, BillRate, DayAccount, DayGpu, DayHeader, DayRevision, DayRow, ExactMoney, LineRates, RateKind,
     RateSelector,
 };
-use gpumeter::exports::{ExportDirectory, write_day, write_file};
+use gpumeter::accounting::day_files::{ExportDirectory, write_day, write_file};
 use gpumeter::model::{
     ActivitySource, EnergySum, GpuId, HolderId, Microjoules, Money, Nanoseconds, NodeIdentity, Parts,
     QUARTER_HOUR, TimeSum, Use, Utc,

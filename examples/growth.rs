@@ -19,11 +19,11 @@ mod made;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumeter::clock::processor_time;
+use gpumeter::accounting::ledger::{Ledger, LedgerQueue, Opening};
 use gpumeter::holders::{IdentifiedProcess, Identities};
-use gpumeter::ledger::{Ledger, LedgerQueue, Opening};
 use gpumeter::meter::{Inputs, Meter, SamplerNews};
 use gpumeter::model::Holder;
+use gpumeter::runtime::clock::processor_time;
 
 use made::{frame, id, policy, stamp};
 

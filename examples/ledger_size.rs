@@ -7,14 +7,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use gpumeter::account::{ClosedWindow, GpuRegistration, LedgerBatch};
-use gpumeter::billing::{BillRequest, PriceBook, Rate, RateKind, RateSelector};
-use gpumeter::clock::processor_time;
-use gpumeter::ledger::{Ledger, Opening, Reader, Retention};
+use gpumeter::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch};
+use gpumeter::accounting::billing::{BillRequest, PriceBook, Rate, RateKind, RateSelector};
+use gpumeter::accounting::ledger::{Ledger, Opening, Reader, Retention};
 use gpumeter::model::{
     ActivitySource, Amounts, Fact, Facts, GpuId, Grade, Holder, HolderId, HolderKind, Method, Microjoules,
     Nanoseconds, Parts, Row, Settlement, SlotId, Stamp, Tariff, Use, Utc,
 };
+use gpumeter::runtime::clock::processor_time;
 use rusqlite::Connection;
 
 const GPUS: u32 = 8;
@@ -61,7 +61,7 @@ fn main() {
         steps.number, steps.sum, steps.longest
     );
     drop(ledger);
-    println!("{}", gpumeter::ledger::compact(&path).unwrap());
+    println!("{}", gpumeter::accounting::ledger::compact(&path).unwrap());
 }
 
 fn options() -> Option<(u64, bool)> {

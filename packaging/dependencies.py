@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # The one library of the live page, as its npm package has it.
-PLOTS = {"name": "uplot", "version": "1.6.32", "license": "MIT", "folder": ROOT / "src/serve/page/vendor"}
+PLOTS = {"name": "uplot", "version": "1.6.32", "license": "MIT", "folder": ROOT / "src/output/serve/page/vendor"}
 LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE")
 
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use gpumeter::account::{ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans};
-use gpumeter::attribution::settle;
+use gpumeter::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans};
+use gpumeter::accounting::ledger::{Ledger, Opening};
 use gpumeter::holders::{IdentifiedProcess, Identities};
-use gpumeter::ledger::{Ledger, Opening};
+use gpumeter::meter::attribution::settle;
 use gpumeter::meter::{Inputs, Meter, SamplerNews};
 use gpumeter::model::{
     ActivitySource, Carry, Fraction, Holder, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds,

@@ -3,11 +3,11 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use gpumeter::catalogue::Level;
+use gpumeter::agent::policy::dcgm_options;
 use gpumeter::config::Config;
-use gpumeter::export::{OtlpEncoder, OtlpResource, PageCache, PageFormat, Sample, Sink, walk};
+use gpumeter::model::catalogue::Level;
 use gpumeter::model::snapshot::Snapshot;
-use gpumeter::policy::dcgm_options;
+use gpumeter::output::render::{OtlpEncoder, OtlpResource, PageCache, PageFormat, Sample, Sink, walk};
 use gungraun::prelude::*;
 
 use crate::budget::budget;
@@ -49,7 +49,7 @@ fn request(processes: usize) -> (OtlpEncoder, Snapshot, Vec<u8>) {
 fn series() -> u64 {
     struct Count(u64);
     impl Sink for Count {
-        fn family(&mut self, _: &'static gpumeter::catalogue::Family) {}
+        fn family(&mut self, _: &'static gpumeter::model::catalogue::Family) {}
         fn sample(&mut self, sample: Sample<'_>) {
             self.0 += u64::from(sample.value.is_some());
         }

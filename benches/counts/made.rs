@@ -1,7 +1,7 @@
 //! Inputs of a meter for measurements: GPUs, times, a policy, frames.
 
-use gpumeter::catalogue::{Level, device_points, first_point};
 use gpumeter::meter::Policy;
+use gpumeter::model::catalogue::{Level, device_points, first_point};
 use gpumeter::model::{
     Bytes, Frame, GpuId, GpuIdentity, GpuProcess, HowHeld, Nanoseconds, ProcessSample, Stamp, Stretch, Utc,
 };

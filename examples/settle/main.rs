@@ -28,7 +28,7 @@ mod read;
 use std::io::Write;
 use std::process::ExitCode;
 
-use gpumeter::attribution::settle;
+use gpumeter::meter::attribution::settle;
 
 fn main() -> ExitCode {
     let files: Vec<String> = std::env::args().skip(1).collect();

@@ -20,8 +20,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, CertificateError, ClientConfig};
 
 use super::Failure;
-use crate::file;
-use crate::http::{self, HttpResponse, Pem};
+use crate::runtime::file;
+use crate::runtime::http::{self, HttpResponse, Pem};
 
 /// How long the agent may take; it cancels a bill after 5 s itself.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ pub(super) struct RunningAgent {
 
 impl RunningAgent {
     /// Where an agent is asked for if no URL is given.
-    pub(super) const DEFAULT_URL: &str = crate::app::DEFAULT_PAGE;
+    pub(super) const DEFAULT_URL: &str = crate::agent::app::DEFAULT_PAGE;
 
     /// Whether something answers at the URL.
     pub(super) fn is_reachable(&self) -> bool {

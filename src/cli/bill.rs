@@ -32,14 +32,14 @@ use self::progress::ProgressMeter;
 use self::view::BillView;
 use super::agent::RunningAgent;
 use super::{Failure, print, print_data, report};
-use crate::billing::{
+use crate::accounting::billing::{
     Bill, BillRequest, BillsJson, Explanation, LineDetail, LineFilter, PriceBook, bills_from_json, only_bill,
 };
-use crate::clock::{system_now, system_zone};
+use crate::accounting::day_files::{self, ExportSource};
+use crate::accounting::ledger::{self, Cause, Reader};
 use crate::config::Config;
-use crate::exports::{self, ExportSource};
-use crate::ledger::{self, Cause, Reader};
 use crate::model::{HolderId, Utc, shown};
+use crate::runtime::clock::{system_now, system_zone};
 
 #[derive(Args, Debug)]
 struct BillSource {
@@ -257,7 +257,7 @@ fn read_book(path: &Path) -> Result<PriceBook, Failure> {
 /// The bills over exports, each of a span in one currency, with their progress on a terminal.
 pub(super) fn fleet_bills(source: &ExportSource<'_>, request: &BillRequest) -> Result<Vec<Bill>, Failure> {
     let mut meter = ProgressMeter::default();
-    let made = exports::make_bills(source, request, |done, total| meter.show(done, total));
+    let made = day_files::make_bills(source, request, |done, total| meter.show(done, total));
     meter.clear();
     made.map_err(Failure::wrong)
 }
@@ -309,7 +309,7 @@ impl BillSource {
 
     fn fleet<'a>(&self, directory: &'a Path) -> Result<ExportSource<'a>, Failure> {
         let expected =
-            self.expect.as_deref().map(exports::read_expected).transpose().map_err(Failure::wrong)?;
+            self.expect.as_deref().map(day_files::read_expected).transpose().map_err(Failure::wrong)?;
         Ok(ExportSource {
             directory,
             expected: expected.unwrap_or_default(),
@@ -333,7 +333,7 @@ impl BillSource {
     fn account_end(&self, command: &str) -> Result<Utc, Failure> {
         match (&self.exports, &self.ledger) {
             (Some(directory), _) => {
-                exports::exported_until(directory, self.skip_damaged).map_err(Failure::wrong)
+                day_files::exported_until(directory, self.skip_damaged).map_err(Failure::wrong)
             }
             (None, Some(_)) => self.read(command, |reader| reader.closed_until()),
             (None, None) => Ok(system_now().utc),

@@ -11,9 +11,9 @@ use serde::Deserialize;
 use super::agent::RunningAgent;
 use super::socket::send_request;
 use super::{Failure, print, print_data, read_config};
-use crate::control::ControlRequest;
-use crate::export::{ReportedReason, ReportedVerdict};
+use crate::agent::control::ControlRequest;
 use crate::model::shown;
+use crate::output::render::{ReportedReason, ReportedVerdict};
 
 #[derive(Args, Debug)]
 pub(super) struct HealthCommand {

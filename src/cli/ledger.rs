@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::{Failure, print, read_config};
-use crate::ledger;
+use crate::accounting::ledger;
 
 #[derive(Args, Debug)]
 pub(super) struct LedgerCommand {

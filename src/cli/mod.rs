@@ -1,11 +1,17 @@
 //! The command line: parses it, runs the command, and returns its exit status.
 //!
 //! 0 ok, 1 the command found a problem, 2 wrong use or bad configuration, 75 the agent is to be restarted. Results go to
-//! standard output, the log to standard error.
+//! standard output, the log to standard error. Does not know: what a command computes; it asks the folders above and prints.
+//!
+//! - [`demo`]: the agent on a simulated node, and the replay of a recording.
+//! - [`doctor`]: examines a node as the agent would find it.
+
+pub mod demo;
+pub mod doctor;
 
 mod agent;
 mod bill;
-mod doctor;
+mod doctor_command;
 mod health;
 mod interrupts;
 mod ledger;
@@ -25,15 +31,15 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::app::{self, Launch};
-use crate::catalogue::reference;
-use crate::clock::{Clock, system_now};
+use crate::agent::app::{self, Launch};
 use crate::config::{self, Config, ConfigFile, Endpoint, ListenAddress, Problems};
-use crate::host::UserDatabase;
-use crate::log::{Lines, LogWriter, printable_fields};
+use crate::holders::host::UserDatabase;
+use crate::model::catalogue::reference;
 use crate::model::{HowHeld, printable_lines};
-use crate::serve::Security;
-use crate::{demo, doctor as node_doctor, holders, policy, push, resolvers};
+use crate::output::serve::Security;
+use crate::runtime::clock::{Clock, system_now};
+use crate::runtime::log::{Lines, LogWriter, printable_fields};
+use crate::{agent::policy, agent::resolvers, holders, output::push};
 
 /// Columns that a help text has at most.
 const HELP_WIDTH: usize = 100;
@@ -101,7 +107,7 @@ enum Command {
     /// Run the agent on a recording instead of a driver.
     Replay(record::ReplayCommand),
     /// Report what works on this node, what does not, and why.
-    Doctor(doctor::DoctorCommand),
+    Doctor(doctor_command::DoctorCommand),
     /// Report the health of each GPU and what to do about it.
     Health(health::HealthCommand),
     /// Release the driver, so that GPUs can be reset or repartitioned (MIG) or the driver upgraded.
@@ -371,7 +377,7 @@ fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), 
             push::check_files(destination)
                 .map_err(|problem| Failure::wrong(format!("otlp: destination {destination}: {problem}")))?;
         }
-        let check = node_doctor::check_on_node(&config);
+        let check = doctor::check_on_node(&config);
         warnings.extend(check.warnings);
         notes = check.notes;
     } else {

@@ -7,11 +7,11 @@ use clap::Args;
 
 use super::interrupts::Interrupts;
 use super::{Failure, listen_address, print};
-use crate::app;
+use crate::agent::app;
+use crate::agent::session::{self, Recording, RecordingTotals};
+use crate::cli::demo;
 use crate::config::{self, ListenAddress};
-use crate::demo;
 use crate::model::Nanoseconds;
-use crate::session::{self, Recording, RecordingTotals};
 
 /// How often the end of the recording is checked for while no signal comes.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

@@ -17,12 +17,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::bill::check_unowned;
 use super::interrupts::Interrupts;
 use super::{Failure, print, print_data, read_config};
-use crate::clock::system_now;
+use crate::accounting::ledger;
+use crate::agent::control::{self, ControlReply, ControlRequest, InventoryLine};
 use crate::config;
-use crate::control::{self, ControlReply, ControlRequest, InventoryLine};
-use crate::host::Host;
-use crate::ledger;
+use crate::holders::host::Host;
 use crate::model::{Nanoseconds, shown};
+use crate::runtime::clock::system_now;
 
 #[derive(Args, Debug)]
 pub(super) struct AgentSocket {

@@ -12,22 +12,22 @@ use rustix::process::geteuid;
 use super::bill::{check_unowned, days_of, fleet_bills, in_one_currency, request_of};
 use super::socket::AgentSocket;
 use super::{Failure, print};
-use crate::billing::chain::{self, check_overlap};
-use crate::billing::statement::{
+use crate::accounting::billing::chain::{self, check_overlap};
+use crate::accounting::billing::statement::{
     Credit, Document, DocumentId, Issued, Statement, StatementError, StoredDocument, check_credit,
     check_reason, open_credits, parse_amount,
 };
-use crate::billing::{Bill, BillRequest, ExportedFile, Fleet, LineDetail, account_change};
-use crate::clock::system_now;
-use crate::control::{ControlReply, ControlRequest};
-use crate::exports::{ExportSource, read_expected};
-use crate::file;
-use crate::host::UserDatabase;
-use crate::ledger::{
+use crate::accounting::billing::{Bill, BillRequest, ExportedFile, Fleet, LineDetail, account_change};
+use crate::accounting::day_files::{ExportSource, read_expected};
+use crate::accounting::ledger::{
     self, ClosedBill, ClosedPeriod, Reader, RecordProblem, RecordedDocument, RecordedDocuments,
     StatementOrder, close_period,
 };
+use crate::agent::control::{ControlReply, ControlRequest};
+use crate::holders::host::UserDatabase;
 use crate::model::{Money, shown};
+use crate::runtime::clock::system_now;
+use crate::runtime::file;
 use directory::StatementDirectory;
 
 #[derive(Args, Debug)]

@@ -6,7 +6,7 @@ use super::read_mapping::KeyPositions;
 use super::settings::{Config, ConfigDraft, PricesConfig, RetentionConfig, TenantsConfig};
 use super::time::in_words;
 use super::values::nearest;
-use crate::billing::{Rate, RateKind};
+use crate::accounting::billing::{Rate, RateKind};
 
 impl ConfigDraft {
     /// Checks the rules between keys, and sets what follows from several of them.

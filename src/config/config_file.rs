@@ -7,7 +7,7 @@ use super::key::ChangeEffect;
 use super::problem::Problems;
 use super::settings::{Config, TABLE};
 use super::tree::{YamlNode, YamlValue};
-use crate::file::FileState;
+use crate::runtime::file::FileState;
 
 /// A configuration file.
 #[derive(Debug)]

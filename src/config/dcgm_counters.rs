@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::problem::{Complaint, FilePosition, ProblemCollector, Problems};
-use crate::catalogue::DEFAULT_COUNTERS;
+use crate::model::catalogue::DEFAULT_COUNTERS;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterLine {

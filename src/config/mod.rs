@@ -1,7 +1,8 @@
 //! The configuration: reads YAML into a validated [`Config`], or returns all [`Problems`] at once.
 //!
-//! One table declares all keys; parsing, defaults, the printed default file and the documentation follow from it. Whether
-//! paths, addresses or GPUs exist is not checked here.
+//! One table declares all keys; parsing, defaults, the printed default file and the documentation follow from it.
+//! Comes in: text. Goes out: values in their final types.
+//! Does not know: whether paths, addresses or GPUs exist, and what the agent makes of the values.
 
 #[macro_use]
 mod declare;
@@ -52,7 +53,7 @@ pub use time::duration;
 pub(crate) use values::decode_percent;
 pub use web::{ClientAuth, Credential, DcgmLabels, TlsVersion};
 
-use crate::file;
+use crate::runtime::file;
 use problem::ProblemCollector;
 use settings::ConfigDraft;
 use tree::{YamlNode, YamlValue};

@@ -7,7 +7,7 @@ use super::settings::{CarbonConfig, EnergyConfig};
 use super::time::moment;
 use super::tree::YamlNode;
 use super::values::{billionths, flag, put};
-use crate::billing::{EXAMPLE, PriceBook, Rate, RateKind, RateSelector};
+use crate::accounting::billing::{EXAMPLE, PriceBook, Rate, RateKind, RateSelector};
 use crate::model::{Decimal, Tariff, Utc};
 
 /// The price classes, as in the label `price_class`.

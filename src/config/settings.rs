@@ -23,10 +23,10 @@ use super::web::{
 };
 use jiff::tz::TimeZone;
 
-use crate::billing::{PriceBook, Rate, Terms};
-use crate::catalogue::Level;
+use crate::accounting::billing::{PriceBook, Rate, Terms};
+use crate::accounting::tenants::TenantRule;
+use crate::model::catalogue::Level;
 use crate::model::{Money, Nanoseconds, PodPattern, StandingGrant, Utc};
-use crate::tenants::TenantRule;
 
 /// A validated configuration; [`Config::default`] applies without a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

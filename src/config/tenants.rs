@@ -8,8 +8,8 @@ use super::problem::{Complaint, ProblemCollector};
 use super::time::moment;
 use super::tree::YamlNode;
 use super::values::{add, billionths, name, nearest, put};
+use crate::accounting::tenants::{TenantRule, is_label};
 use crate::model::{Fact, Money, PodLabel, RESERVED};
-use crate::tenants::{TenantRule, is_label};
 
 pub(crate) type TenantAttributes = BTreeMap<String, BTreeMap<String, String>>;
 

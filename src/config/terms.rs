@@ -7,7 +7,7 @@ use super::problem::{Complaint, ProblemCollector};
 use super::time::moment;
 use super::tree::YamlNode;
 use super::values::{name, put};
-use crate::billing::{Basis, Terms, WHOLE_RATE};
+use crate::accounting::billing::{Basis, Terms, WHOLE_RATE};
 use crate::model::RESERVED;
 
 entry_keys! { Terms;

@@ -2,7 +2,7 @@
 //! names the cgroups below it, so only a container runtime's are believed.
 
 use super::process_location::{enclosing_container, split};
-use crate::host::Host;
+use crate::holders::host::Host;
 use crate::model::UnattributedReason as Reason;
 
 /// Services with cgroups of workloads below their own, and the kind of those workloads.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::process_location::{LocationKind, ProcessLocation};
 use super::resolved_workloads::ResolvedWorkloads;
-use crate::host::{Host, ProcessInfo, UserNameError};
+use crate::holders::host::{Host, ProcessInfo, UserNameError};
 use crate::model::{Fact, Facts, Holder, HolderId, HolderKind, UnattributedReason};
 
 /// Units of the GPU system: persistence daemon, fabric manager, IMEX, power daemon, DCGM, and MPS control with the

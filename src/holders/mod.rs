@@ -1,8 +1,17 @@
 //! Who uses a GPU, and who holds it.
 //!
-//! [`ProcessDirectory`] maps pids to holders ([`Identities`]); [`holdings`] computes a GPU's holdings, with the users that
-//! each covers, from allocations of schedulers and configured grants. Nothing here knows a tenant, a price or a clock, or
-//! starts a thread.
+//! Comes in: pids that samplers saw, allocations of schedulers, configured grants. Goes out: holders
+//! ([`ProcessDirectory`] maps pids to [`Identities`]) and holdings ([`holdings`] computes those of a GPU, with the users
+//! that each covers).
+//! Does not know: a tenant, a price or a clock; starts no thread.
+//!
+//! - [`host`]: what /proc, cgroups and the kernel log say, below a root path.
+//! - [`kubelet`]: clients of the kubelet and the API server.
+//! - [`docker`]: client of Docker's API.
+
+pub mod docker;
+pub mod host;
+pub mod kubelet;
 
 mod believed_cgroups;
 #[cfg(test)]

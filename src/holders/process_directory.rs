@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::identify::{Identity, identify};
 use super::identities::{IdentifiedProcess, Identities};
 use super::resolved_workloads::ResolvedWorkloads;
-use crate::host::{Host, PidfdSet, ProcessError, ProcessInfo, since_boot};
+use crate::holders::host::{Host, PidfdSet, ProcessError, ProcessInfo, since_boot};
 use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, Stamp, UnattributedReason};
 
 /// How long a process is tracked after it was last on a GPU; its last samples come late, and its window closes later still.

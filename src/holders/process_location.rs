@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn the_configuration_names_further_runtimes_and_containers_that_are_nodes() {
         let root = tempfile::tempdir().unwrap();
-        let host = crate::host::Host::at(root.path());
+        let host = crate::holders::host::Host::at(root.path());
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let nodes = ["/lxc.payload.slurm", "/system.slice/docker-2b*", "/system.slice"];
         let cgroups = BelievedCgroups::new(&list(&["web.service", "my-*"]), &list(&nodes), &host);
@@ -352,7 +352,7 @@ mod tests {
     fn a_job_below_a_container_of_a_pod_that_is_a_node_keeps_that_container() {
         let root = tempfile::tempdir().unwrap();
         let nodes = ["/kubepods/pod3cae2e45*/*".to_owned()];
-        let cgroups = BelievedCgroups::new(&[], &nodes, &crate::host::Host::at(root.path()));
+        let cgroups = BelievedCgroups::new(&[], &nodes, &crate::holders::host::Host::at(root.path()));
         let path = |uid: &str| {
             format!("/kubepods/pod{uid}-052c-4b11-80d3-4d7b2d2d3464/{ID}/slurmstepd.scope/job_7/step_0")
         };
@@ -376,7 +376,7 @@ mod tests {
         let believed = |own: &str| {
             std::fs::write(root.path().join("proc/self/cgroup"), format!("0::{}\n", own.replace("CID", ID)))
                 .unwrap();
-            let cgroups = BelievedCgroups::new(&[], &[], &crate::host::Host::at(root.path()));
+            let cgroups = BelievedCgroups::new(&[], &[], &crate::holders::host::Host::at(root.path()));
             said(&format!("/docker/CID/{pod}"), &cgroups)
         };
         assert_eq!(believed(&format!("/docker/CID/{pod}")), "pod 3cae2e45-052c-4b11-80d3-4d7b2d2d3464");

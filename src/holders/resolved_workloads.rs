@@ -11,7 +11,7 @@ use super::identify::Identity;
 use super::standing::{GrantedSlot, product, sum};
 use super::workload_path::WorkloadPath;
 use super::{JobMap, PodMap};
-use crate::docker::{ContainerDescription, ContainerDescriptions};
+use crate::holders::docker::{ContainerDescription, ContainerDescriptions};
 use crate::model::{
     Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, UnattributedReason, Utc,
 };

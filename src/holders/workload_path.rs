@@ -5,7 +5,7 @@
 //! unit's, although a container may be below `docker.service`. The test of all forms is `cgroup_corpus`.
 
 use super::believed_cgroups::BelievedCgroups;
-use crate::host::pod_logs::is_uid;
+use crate::holders::host::pod_logs::is_uid;
 use crate::model::UnattributedReason as Reason;
 
 /// Prefixes of runtimes' cgroup names. They do not apply to services such as `docker-registry.service`.

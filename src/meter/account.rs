@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::Policy;
 use super::identify::{PresentBySlot, PresentHolders, is_list_missing};
 use super::integrate::{activity, instance_activity, share};
-use crate::account::{Anchor, Boot, RecoveredGpu};
+use crate::accounting::batches::{Anchor, Boot, RecoveredGpu};
 use crate::holders::{GrantedSlot, Identities, SessionGpu, holdings};
 use crate::model::{
     ActivitySource, Carry, Frame, HolderId, HoldingSource, Method, Microjoules, MigSpan, Nanoseconds,

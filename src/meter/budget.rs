@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::TrackedGpu;
 use super::committed::AccountKey;
-use crate::catalogue::{
+use crate::model::catalogue::{
     AccountRows, Family, GpuRows, InstanceRows, Level, Point, PointId, Rows, families, numbered_families,
 };
 use crate::model::snapshot::GpuState;

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::account::{
+use crate::accounting::batches::{
     Acknowledged, Anchor, CounterKey, HolderCounter, MonthCosts, Recovered, SlotTotal, TenantKey,
 };
-use crate::billing::RateSchedule;
-use crate::catalogue::AccountValue;
+use crate::accounting::billing::RateSchedule;
+use crate::accounting::tenants::RuleSchedule;
+use crate::model::catalogue::AccountValue;
 use crate::model::snapshot::AccountState;
 use crate::model::{HolderId, Nanoseconds, Tariff, UnattributedReason, Utc};
-use crate::tenants::RuleSchedule;
 
 /// Counters by GPU and holder as last committed.
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::TrackedGpu;
-use crate::account::XidSums;
-use crate::catalogue::{CLOCK_EVENT_REASONS, RATED, RatedValue, ValuePlace, WINDOW_MS, first_point};
+use crate::accounting::batches::XidSums;
+use crate::model::catalogue::{CLOCK_EVENT_REASONS, RATED, RatedValue, ValuePlace, WINDOW_MS, first_point};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{CLOCK_EVENT_COUNT, DcgmState};
 use crate::model::{Absence, Frame, Nanoseconds, Reading, Utc};

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use super::TrackedGpu;
 use super::counter_total::{CounterTotal, GpmReading};
-use crate::catalogue::{
+use crate::model::catalogue::{
     Counter, InstanceValue, IntegralOf, PointId, counter_of, first_point, integral_of, points_of,
 };
 use crate::model::snapshot::InstanceCounters;

@@ -5,9 +5,9 @@ use std::sync::{Arc, LazyLock};
 
 use super::account::ENERGY;
 use super::{Meter, Policy, TrackedGpu};
-use crate::account::{LedgerBatch, StickyFaults, XidSums};
-use crate::catalogue::{PointId, points_of, xid};
-use crate::health::{HealthInput, HealthInputs, INPUT_SOURCES, Judge, Reachability, ReceivedEvents};
+use crate::accounting::batches::{LedgerBatch, StickyFaults, XidSums};
+use crate::meter::health::{HealthInput, HealthInputs, INPUT_SOURCES, Judge, Reachability, ReceivedEvents};
+use crate::model::catalogue::{PointId, points_of, xid};
 use crate::model::frame::Tier;
 use crate::model::{
     Absence, GpuName, HealthState, Microjoules, Nanoseconds, Notice, PciAddress, Reason, Stamp, StickyFault,
@@ -377,7 +377,7 @@ mod tests {
     fn every_input_of_a_family_in_the_catalogue_has_points() {
         for (input, points) in INPUTS.iter() {
             let family = INPUT_SOURCES[*input as usize].family;
-            let known = crate::catalogue::family(family).is_some();
+            let known = crate::model::catalogue::family(family).is_some();
             assert_eq!(!points.is_empty(), known, "{input:?}: {family} has no point with that label");
         }
         assert!(INPUTS.iter().filter(|(_, points)| !points.is_empty()).count() >= 4);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::account::ClosedWindow;
+use crate::accounting::batches::ClosedWindow;
 use crate::model::snapshot::HourlyUse;
 use crate::model::{HolderId, MINUTE, Nanoseconds, Utc};
 

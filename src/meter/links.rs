@@ -1,7 +1,7 @@
 //! How many NVLinks of a GPU should be up. One that was never up since the driver was loaded is not connected, as without a
 //! bridge or in a virtual machine with one GPU of a baseboard: it is not down.
 
-use crate::catalogue::{KnownPoint, PointId, first_point, known_point};
+use crate::model::catalogue::{KnownPoint, PointId, first_point, known_point};
 use crate::model::{Absence, Frame};
 
 const UP: PointId = first_point("gpu_nvlink_links_up");
@@ -35,7 +35,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::catalogue::device_points;
+    use crate::model::catalogue::device_points;
     use crate::model::{GpuIdentity, Reading};
 
     /// What is expected of a board with 18 links, and the most that were up.

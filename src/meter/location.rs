@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::account::Account;
 use super::numbers::MeterCounters;
 use super::{GpuLabels, Meter, Policy, TrackedGpu};
-use crate::account::{Expected, GpuRegistration, LedgerBatch, Resumed};
+use crate::accounting::batches::{Expected, GpuRegistration, LedgerBatch, Resumed};
 use crate::holders::SessionGpu;
-use crate::host::Pci;
-use crate::host::pci::{address, is_passthrough_driver};
+use crate::holders::host::Pci;
+use crate::holders::host::pci::{address, is_passthrough_driver};
 use crate::model::{Attachment, GpuId, Utc};
 
 #[derive(Clone, Debug)]

@@ -11,6 +11,13 @@
 //!
 //! In: the frames that have arrived, published identities, acknowledgements of the ledger. Out: a snapshot, and a batch for
 //! the ledger. It waits for nothing.
+//! Does not know: clocks, threads, configuration, who prints the snapshot.
+//!
+//! - [`attribution`]: pure: settles a window's integrals into account rows.
+//! - [`health`]: pure: readings and XIDs to a verdict, by a table of rules.
+
+pub mod attribution;
+pub mod health;
 
 mod account;
 mod budget;
@@ -47,18 +54,18 @@ pub use unified_memory::set_unified_memory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::account::{AccountTimeline, Acknowledged, GpuRegistration, LedgerBatch, Recovered};
-use crate::billing::{RateSchedule, charges_unheld};
-use crate::catalogue::{INTEGRALS, InstanceValue, Level};
+use crate::accounting::batches::{AccountTimeline, Acknowledged, GpuRegistration, LedgerBatch, Recovered};
+use crate::accounting::billing::{RateSchedule, charges_unheld};
+use crate::accounting::tenants::{RuleSchedule, TenantNames, TenantRules, tenant};
+use crate::holders::host::{HostMemory, Pci};
 use crate::holders::{Allocation, Granting, Identities, SessionGpu};
-use crate::host::{HostMemory, Pci};
+use crate::model::catalogue::{INTEGRALS, InstanceValue, Level};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, Snapshot};
 use crate::model::{
     Absence, CallInFlight, Frame, GpuId, HolderId, HowHeld, Nanoseconds, Reading, Stamp, StandingGrant,
     SxidCount, Unframed, Utc, XidCount,
 };
-use crate::tenants::{RuleSchedule, TenantNames, TenantRules, tenant};
 
 use account::{Account, TimedFrame};
 use committed::CommittedAccounts;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus::core::Metric;
 use prometheus::{Histogram, HistogramOpts};
 
-use crate::catalogue::AgentFamily;
+use crate::model::catalogue::AgentFamily;
 use crate::model::snapshot::{AgentEntry, AgentNumber, Histogram as Buckets};
 use crate::model::{CallTime, Nanoseconds, Rejection};
 
@@ -108,7 +108,7 @@ pub(super) fn whole(value: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::{Rows, families};
+    use crate::model::catalogue::{Rows, families};
 
     #[test]
     fn every_counter_of_the_tick_loop_starts_at_0() {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::budget::{SeriesBudget, SeriesList, select_accounts};
 use super::committed::{AccountKey, CommittedAccounts, SlotAccount, is_cost};
 use super::{Policy, TrackedGpu};
-use crate::catalogue::{AccountValue, Level};
+use crate::model::catalogue::{AccountValue, Level};
 use crate::model::snapshot::{AccountEntry, AccountState};
 use crate::model::{HolderId, Price, Tariff, UnattributedReason, Utc};
 
@@ -213,12 +213,12 @@ fn add_growth(sum: &mut AccountState, last: &AccountState, now: &AccountState) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::{AccruedCost, Acknowledged, CounterKey, HolderCounter};
-    use crate::billing::ExactMoney;
-    use crate::catalogue::{self, AccountRows, Rows};
+    use crate::accounting::batches::{AccruedCost, Acknowledged, CounterKey, HolderCounter};
+    use crate::accounting::billing::ExactMoney;
     use crate::meter::Meter;
     use crate::meter::account::Account;
     use crate::meter::budget::DroppedSeries;
+    use crate::model::catalogue::{self, AccountRows, Rows};
     use crate::model::{Amounts, GpuId, Holder, HowHeld, Money, Nanoseconds, Parts, Stamp};
 
     const WIDE: usize = 1_000;

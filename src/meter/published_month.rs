@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::budget::{SeriesBudget, SeriesList};
-use crate::account::MonthCosts;
+use crate::accounting::batches::MonthCosts;
+use crate::accounting::tenants::RuleSchedule;
 use crate::model::Utc;
 use crate::model::snapshot::{BudgetEntry, MonthCostEntry};
-use crate::tenants::RuleSchedule;
 
 /// Budgets and costs, which stay the same `Arc`s until the ledger reports others.
 #[derive(Default)]
@@ -87,14 +87,14 @@ mod tests {
     use jiff::tz::TimeZone;
 
     use super::*;
-    use crate::billing::{
+    use crate::accounting::billing::{
         BillLine, ExactMoney, LineRates, Month, PriceBook, Rate, RateKind, RateSchedule, RateSelector,
         TenantBudget,
     };
-    use crate::catalogue::Level;
+    use crate::accounting::tenants::TenantRules;
     use crate::meter::budget::DroppedSeries;
+    use crate::model::catalogue::Level;
     use crate::model::{GpuId, HolderId, Money, NodeIdentity, Tariff};
-    use crate::tenants::TenantRules;
 
     fn costs(tenants: &[&str]) -> Arc<MonthCosts> {
         let rate = Rate {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::account::Account;
 use super::versions::HolderVersions;
 use super::{Meter, TrackedGpu};
-use crate::account::{AccountTimeline, Anchor, Expected, GpuRegistration, LedgerBatch, Recovered, Resumed};
+use crate::accounting::batches::{
+    AccountTimeline, Anchor, Expected, GpuRegistration, LedgerBatch, Recovered, Resumed,
+};
 use crate::model::{Attachment, Stamp, Utc};
 
 impl Meter {

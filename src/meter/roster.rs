@@ -11,12 +11,12 @@ use super::TrackedGpu;
 use super::budget::{SeriesBudget, SeriesList, most_processes, process_rows};
 use super::integrate::WHOLE;
 use super::numbers::whole;
+use crate::accounting::tenants::{TenantRules, tenant};
 use crate::holders::{Allocation, Identities};
 use crate::model::snapshot::{HoldingEntry, HoldingState, ProcessEntry, ProcessState, WorkloadEntry};
 use crate::model::{
     Absence, Bytes, GpuProcess, Holder, HolderId, HoldingSource, ProcessSample, Reading, Utc,
 };
-use crate::tenants::{TenantRules, tenant};
 
 /// The entries of the last tick.
 #[derive(Default)]
@@ -313,7 +313,7 @@ fn workload_entry(holder: Holder, known: &KnownHolders) -> WorkloadEntry {
 }
 
 /// Number of engines in utilization samples: SM, memory, encoder and decoder, in the order of
-/// [`crate::catalogue::ProcessValue`] after memory use.
+/// [`crate::model::catalogue::ProcessValue`] after memory use.
 const ENGINES: usize = 4;
 
 /// One percent of a GPU's time, in billionths.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::account::Gap;
 use super::numbers::MeterCounters;
 use super::{Meter, Policy, TrackedGpu};
-use crate::account::{ClosedWindow, LedgerBatch};
+use crate::accounting::batches::{ClosedWindow, LedgerBatch};
 use crate::holders::Identities;
 use crate::model::{Nanoseconds, Utc};
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 
 use super::TrackedGpu;
 use super::counter_total::CounterTotal;
-use crate::catalogue::{
+use crate::model::catalogue::{
     Family, GpuRows, InstanceRows, InstanceValue, Labelled, Level, PointId, ProcessValue, Rows, families,
     numbered_families, points_of,
 };
@@ -258,8 +258,8 @@ fn instance_source(
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
-    use crate::catalogue::device_points;
-    use crate::catalogue::{first_integral, first_point};
+    use crate::model::catalogue::device_points;
+    use crate::model::catalogue::{first_integral, first_point};
     use crate::model::{Bytes, GpuIdentity, InstanceId, InstanceIdentity, Reading};
 
     const NONE: Reading = Err(Absence::NotSupported);
@@ -310,7 +310,9 @@ mod tests {
         }
         assert_eq!(support(&frame, "gpu_mig_memory_used_bytes"), Ok(()));
         let lean = unsupported(&frame, Level::Lean);
-        assert!(lean.iter().all(|(name, _)| crate::catalogue::family(name).unwrap().level == Level::Lean));
+        assert!(
+            lean.iter().all(|(name, _)| crate::model::catalogue::family(name).unwrap().level == Level::Lean)
+        );
     }
 
     #[test]

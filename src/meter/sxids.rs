@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Services;
 use super::numbers::whole;
-use crate::catalogue::AgentFamily;
+use crate::model::catalogue::AgentFamily;
 use crate::model::{Sxid, SxidCount, Utc};
 
 /// No node has more kinds; further ones are garbage.

@@ -1,7 +1,7 @@
 //! The memory of GPUs that share the host's. Their driver reports none (GB10 and Jetson, on 580), but that of each process.
 
-use crate::catalogue::{PointId, first_point};
-use crate::host::HostMemory;
+use crate::holders::host::HostMemory;
+use crate::model::catalogue::{PointId, first_point};
 use crate::model::{Absence, Bytes, Frame, MemoryKind, Reading};
 
 const TOTAL: PointId = first_point("gpu_memory_total_bytes");
@@ -45,7 +45,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::catalogue::device_points;
+    use crate::model::catalogue::device_points;
     use crate::model::{GpuIdentity, GpuProcess};
 
     const GIB: u64 = 1 << 30;

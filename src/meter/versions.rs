@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::accounting::tenants::RuleSchedule;
 use crate::holders::{Allocation, Identities};
 use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, StandingGrant, Utc};
-use crate::tenants::RuleSchedule;
 
 /// How long a workload is remembered that has no process and no grant. The account's windows are closed long before.
 const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(1_800);

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use crate::account::{Anchor, XidSum, XidSums};
-use crate::catalogue::xid::{self, Action};
+use crate::accounting::batches::{Anchor, XidSum, XidSums};
+use crate::model::catalogue::xid::{self, Action};
 use crate::model::{Nanoseconds, Utc, XidCount, XidSource};
 
 /// No GPU has more codes; a driver that sends more sends garbage.

@@ -1,7 +1,11 @@
-//! The data types that all modules share: readings and their absence, GPUs, frames, processes, holders, holdings,
+//! The data types that all folders share: readings and their absence, GPUs, frames, processes, holders, holdings,
 //! spans, snapshots, and quantities.
 //!
-//! Plain data without files, driver, clock or wire format.
+//! Plain data. Does not know: files, the driver, a clock, a wire format. Everything else may import it; it imports nothing.
+//!
+//! - [`catalogue`]: every metric as a row of a table, and the XID table.
+
+pub mod catalogue;
 
 pub mod account;
 mod decimal;

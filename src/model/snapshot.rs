@@ -313,12 +313,12 @@ impl GpuState {
 /// A process at one tick.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessState {
-    /// Bytes, then shares of time by engine in billionths, by [`crate::catalogue::ProcessValue`] order.
+    /// Bytes, then shares of time by engine in billionths, by [`crate::model::catalogue::ProcessValue`] order.
     pub values: [Reading; 5],
 }
 
 /// The account of a tenant or workload on one GPU in closed and committed windows, by
-/// [`crate::catalogue::AccountValue`] order; none for a value without a meaning for it.
+/// [`crate::model::catalogue::AccountValue`] order; none for a value without a meaning for it.
 #[derive(Clone, Debug, Default)]
 pub struct AccountState {
     /// The values, each an integer of its family's unit.

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use gpumeter::kubelet::messages::{ClaimResource, ContainerResources, DynamicResource, PodResources};
-use gpumeter::kubelet::{ClaimName, ClaimReader, SourceSettings};
+use gpumeter::holders::kubelet::messages::{
+    ClaimResource, ContainerResources, DynamicResource, PodResources,
+};
+use gpumeter::holders::kubelet::{ClaimName, ClaimReader, SourceSettings};
 use serde_json::{Value, json};
 
 use crate::kubelet::{self, Kubelet, log};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gpumeter::docker::{DockerClient, Error};
+use gpumeter::holders::docker::{DockerClient, Error};
 
 use crate::docker::{Docker, Response};
 use crate::running::Demo;

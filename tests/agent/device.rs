@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use gpumeter::catalogue::{Level, Rows, family};
 use gpumeter::meter::source_level;
+use gpumeter::model::catalogue::{Level, Rows, family};
 
 use crate::running::{Demo, wait_until};
 use crate::scrape::Scrape;

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gpumeter::kubelet::messages::{
+use gpumeter::holders::kubelet::messages::{
     AllocatableResourcesResponse, ContainerDevices, ContainerResources, EmptyRequest,
     ListPodResourcesResponse, ListPodsResponse, PodResources,
 };
-use gpumeter::kubelet::pod::Pod;
+use gpumeter::holders::kubelet::pod::Pod;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use gpumeter::control::{ControlReply, ControlRequest, send_request};
-use gpumeter::ledger::{ClosedPeriod, RecordedDocument};
+use gpumeter::accounting::ledger::{ClosedPeriod, RecordedDocument};
+use gpumeter::agent::control::{ControlReply, ControlRequest, send_request};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::running::{Demo, output, program, wait_until};

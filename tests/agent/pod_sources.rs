@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use gpumeter::kubelet::{PodSource, PodSources, SourceSettings};
+use gpumeter::holders::kubelet::{PodSource, PodSources, SourceSettings};
 use tempfile::TempDir;
 use tonic::Code;
 

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use gpumeter::clock::{ClockPage, PageState, REAL_TIME, system_now};
-use gpumeter::kubelet::messages::{ClaimResource, DynamicResource};
-use gpumeter::kubelet::{Error, KubeletSocket};
+use gpumeter::holders::kubelet::messages::{ClaimResource, DynamicResource};
+use gpumeter::holders::kubelet::{Error, KubeletSocket};
 use gpumeter::model::Nanoseconds;
+use gpumeter::runtime::clock::{ClockPage, PageState, REAL_TIME, system_now};
 use serde_json::Value;
 use tonic::Code;
 

@@ -10,7 +10,7 @@ use crate::running::{Agent, Demo};
 use crate::scrape::Scrape;
 
 /// What the demo grants and charges.
-const DEMO: &str = include_str!("../../src/demo/config.yaml");
+const DEMO: &str = include_str!("../../src/cli/demo/config.yaml");
 
 /// A demo with a configuration file of its own.
 struct Configured {

@@ -12,9 +12,10 @@ mod source;
 mod walks;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
-use gpumeter::catalogue::families;
-use modules::MODULES;
+use gpumeter::model::catalogue::families;
+use modules::FOLDERS;
 use source::{SOURCES, Source};
 
 fn offences(of: impl Fn(&Source) -> Vec<String>) -> Vec<String> {
@@ -26,43 +27,116 @@ fn none(offences: &[String]) {
 }
 
 #[test]
-fn every_module_is_in_the_table_and_every_row_is_a_module() {
-    let found: BTreeSet<String> = SOURCES.iter().filter_map(|source| source.module.clone()).collect();
-    let listed: BTreeSet<String> = MODULES.iter().map(|module| module.name.to_owned()).collect();
-    assert_eq!(found, listed);
+fn every_folder_and_its_modules_are_in_the_table() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let entries = std::fs::read_dir(&src).unwrap().map(|entry| entry.unwrap().path());
+    let found: BTreeSet<_> = entries
+        .filter(|path| path.is_dir())
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(found, FOLDERS.iter().map(|folder| folder.name.to_owned()).collect());
+    for folder in FOLDERS {
+        let text = std::fs::read_to_string(src.join(folder.name).join("mod.rs")).unwrap();
+        for module in folder.modules {
+            assert!(text.contains(&format!("pub mod {module};")), "{} has no module {module}", folder.name);
+            assert!(
+                text.contains(&format!("//! - [`{module}`]")),
+                "src/{}/mod.rs must say what {module} is for",
+                folder.name
+            );
+        }
+    }
 }
 
 #[test]
-fn no_import_violates_the_table() {
+fn a_folder_imports_only_what_the_table_allows_and_only_from_above() {
     none(&offences(|source| {
-        let Some(module) = source.module() else { return Vec::new() };
-        source
-            .imports
-            .iter()
-            .filter(|(other, _)| *other != module.name && !module.may_import(other))
-            .map(|(other, line)| format!("{}:{line}: {} may not import {other}", source.path, module.name))
+        let Some(folder) = source.folder() else { return Vec::new() };
+        let above = FOLDERS.iter().map(|folder| folder.name).take_while(|name| *name != folder.name);
+        let above: Vec<&str> = above.collect();
+        let may_import = |other: &str| {
+            above.contains(&other) && (folder.may_import == ["*"] || folder.may_import.contains(&other))
+        };
+        let others = source.imports.iter().filter(|(path, _)| path[0] != folder.name && is_folder(&path[0]));
+        others
+            .filter(|(path, _)| !may_import(&path[0]))
+            .map(|(path, line)| {
+                format!("{}:{line}: {} may not import {}", source.path, folder.name, path.join("::"))
+            })
+            .collect()
+    }));
+}
+
+fn is_folder(name: &str) -> bool {
+    FOLDERS.iter().any(|folder| folder.name == name)
+}
+
+#[test]
+fn every_allowed_import_is_used() {
+    let is_used = |folder: &str, other: &str| {
+        let own = SOURCES.iter().filter(|source| source.is_in(folder));
+        own.flat_map(|source| &source.imports).any(|(path, _)| path[0] == other)
+    };
+    let unused = FOLDERS.iter().flat_map(|folder| {
+        let others = folder.may_import.iter().filter(|other| **other != "*" && !is_used(folder.name, other));
+        others.map(|other| format!("{} does not import {other}: remove it from the table", folder.name))
+    });
+    none(&unused.collect::<Vec<_>>());
+}
+
+/// The modules that each module imports.
+fn imports_by_module() -> BTreeMap<String, BTreeSet<String>> {
+    let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for source in SOURCES.iter() {
+        let Some(module) = source.module() else { continue };
+        let imported = source.imports.iter().filter_map(|(path, _)| {
+            let folder = FOLDERS.iter().find(|folder| folder.name == path[0])?;
+            let inner = path.get(1).filter(|name| folder.modules.contains(&name.as_str()));
+            Some(inner.map_or_else(|| path[0].clone(), |name| format!("{}/{name}", path[0])))
+        });
+        let imported: Vec<String> = imported.filter(|other| *other != module).collect();
+        graph.entry(module).or_default().extend(imported);
+    }
+    graph
+}
+
+#[test]
+fn no_module_reaches_itself() {
+    let graph = imports_by_module();
+    let reached_from = |start: &String| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![start]);
+        while let Some(module) = next.pop() {
+            for other in graph.get(module).into_iter().flatten() {
+                if seen.insert(other) {
+                    next.push(other);
+                }
+            }
+        }
+        seen
+    };
+    let knots = graph.keys().filter(|module| reached_from(module).contains(module));
+    none(&knots.map(|module| format!("{module} imports itself by way of others")).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_runtime_knows_of_the_model_only_time_and_how_to_print_text() {
+    const TIME: &[&str] = &["Nanoseconds", "Utc", "Stamp", "printable"];
+    none(&offences(|source| {
+        if !source.is_in("runtime") {
+            return Vec::new();
+        }
+        let model = source.imports.iter().filter(|(path, _)| path[0] == "model");
+        model
+            .filter(|(path, _)| !path.get(1).is_some_and(|name| TIME.contains(&name.as_str())))
+            .map(|(path, line)| format!("{}:{line}: {}", source.path, path.join("::")))
             .collect()
     }));
 }
 
 #[test]
-fn every_allowed_import_is_used() {
-    let sources = &*SOURCES;
-    let is_used = |module: &str, other: &str| {
-        let own = sources.iter().filter(|source| source.is_in(module));
-        own.flat_map(|source| &source.imports).any(|(name, _)| name == other)
-    };
-    let unused = MODULES.iter().flat_map(|module| {
-        let others = module.may_import.iter().filter(|other| **other != "*" && !is_used(module.name, other));
-        others.map(|other| format!("{} does not import {other}: remove it from the table", module.name))
-    });
-    none(&unused.collect::<Vec<_>>());
-}
-
-#[test]
 fn only_the_clock_reads_clocks() {
     none(&offences(|source| {
-        if source.is_in("clock") {
+        if source.is_in("runtime/clock") {
             return Vec::new();
         }
         source.mentions(&[
@@ -78,7 +152,7 @@ fn only_the_clock_reads_clocks() {
 #[test]
 fn only_the_thread_module_starts_threads_of_the_system() {
     none(&offences(|source| {
-        if source.is_in("thread") {
+        if source.is_in("runtime/thread") {
             return Vec::new();
         }
         source.mentions(&["thread :: spawn", "thread :: Builder", "spawn_blocking"])
@@ -89,8 +163,7 @@ fn only_the_thread_module_starts_threads_of_the_system() {
 fn only_app_and_the_modules_with_threads_of_their_own_start_named_threads() {
     // Each of these starts threads by need (a sampler per GPU, a resolver per source), or beside the agent, as `top` does,
     // whose keys wait for no agent.
-    const MODULES_WITH_THREADS: &[&str] =
-        &["app", "session", "resolvers", "control", "log", "doctor", "demo", "thread", "cli"];
+    const MODULES_WITH_THREADS: &[&str] = &["agent", "runtime/log", "runtime/thread", "cli"];
     none(&offences(|source| {
         if MODULES_WITH_THREADS.iter().any(|module| source.is_in(module)) {
             return Vec::new();
@@ -103,7 +176,7 @@ fn only_app_and_the_modules_with_threads_of_their_own_start_named_threads() {
 fn nothing_that_runs_in_an_agent_starts_a_process() {
     // The agent raises its limit on open files, which a child would inherit. The demo starts its children before that.
     none(&offences(|source| {
-        if source.path == "src/demo/local.rs" || source.is_in("cli") {
+        if source.path == "src/cli/demo/local.rs" || source.is_in("cli") {
             Vec::new()
         } else {
             source.mentions(&["Command :: new"])
@@ -115,7 +188,7 @@ fn nothing_that_runs_in_an_agent_starts_a_process() {
 fn only_the_driver_module_is_unsafe() {
     none(&offences(|source| {
         // adjtimex(2) is in no safe crate.
-        if source.is_in("nvml") || source.path.ends_with("host/clock_sync.rs") {
+        if source.is_in("driver/nvml") || source.path.ends_with("holders/host/clock_sync.rs") {
             Vec::new()
         } else {
             source.mentions(&["unsafe {", "unsafe impl", "unsafe fn"])
@@ -126,7 +199,7 @@ fn only_the_driver_module_is_unsafe() {
 #[test]
 fn nothing_above_the_driver_module_sees_an_nvml_type() {
     none(&offences(|source| {
-        if source.is_in("nvml") {
+        if source.is_in("driver/nvml") {
             Vec::new()
         } else {
             source.mentions(&["nvml_wrapper", "nvmlReturn_t", "nvmlDevice_t"])
@@ -150,7 +223,10 @@ fn driver_functions_are_called_through_the_table_and_never_as_methods() {
 #[test]
 fn attribution_account_and_ledger_use_no_floating_point() {
     none(&offences(|source| {
-        if ["attribution", "account", "ledger"].iter().any(|module| source.is_in(module)) {
+        if ["meter/attribution", "accounting/batches", "accounting/ledger"]
+            .iter()
+            .any(|module| source.is_in(module))
+        {
             source.mentions(&["f64", "f32"])
         } else {
             Vec::new()
@@ -196,7 +272,7 @@ fn the_catalogue_declares_each_metric_once() {
     let mut places: BTreeMap<String, Vec<&str>> =
         families().map(|family| (format!("{:?}", family.name), Vec::new())).collect();
     assert!(places.len() >= 155, "{} families", places.len());
-    for source in SOURCES.iter().filter(|source| source.is_in("catalogue")) {
+    for source in SOURCES.iter().filter(|source| source.is_in("model/catalogue")) {
         for name in &source.names {
             if let Some(places) = places.get_mut(name) {
                 places.push(&source.path);

@@ -8,7 +8,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-use super::modules::{MODULES, Module};
+use super::modules::{FOLDERS, Folder};
 
 pub(crate) struct Function {
     pub(crate) name: String,
@@ -19,8 +19,8 @@ pub(crate) struct Function {
 #[derive(Default)]
 pub(crate) struct Source {
     pub(crate) path: String,
-    pub(crate) module: Option<String>,
-    pub(crate) imports: Vec<(String, usize)>,
+    /// Every path that begins with `crate`, without that word, and its line.
+    pub(crate) imports: Vec<(Vec<String>, usize)>,
     pub(crate) functions: Vec<Function>,
     pub(crate) method_calls: Vec<(String, usize)>,
     /// String literals, with their quotes, that are a field `name` or the first argument of a call, in macros too.
@@ -32,12 +32,24 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    pub(crate) fn module(&self) -> Option<&'static Module> {
-        MODULES.iter().find(|module| Some(module.name) == self.module.as_deref())
+    /// The folder under `src/` that it lies in; the crate's own two files lie in none.
+    pub(crate) fn folder(&self) -> Option<&'static Folder> {
+        FOLDERS.iter().find(|folder| self.is_in(folder.name))
     }
 
-    pub(crate) fn is_in(&self, module: &str) -> bool {
-        self.module.as_deref() == Some(module)
+    /// The module that it belongs to: `folder/module` as the table lists it, or `folder`.
+    pub(crate) fn module(&self) -> Option<String> {
+        let folder = self.folder()?;
+        let modules = folder.modules.iter().map(|module| format!("{}/{module}", folder.name));
+        Some(modules.into_iter().find(|module| self.is_in(module)).unwrap_or_else(|| folder.name.to_owned()))
+    }
+
+    /// Whether it lies in this folder or module: `runtime`, `runtime/clock`.
+    pub(crate) fn is_in(&self, path: &str) -> bool {
+        self.path
+            .strip_prefix("src/")
+            .and_then(|rest| rest.strip_prefix(path))
+            .is_some_and(|rest| rest.starts_with('/'))
     }
 
     pub(crate) fn mentions(&self, what: &[&str]) -> Vec<String> {
@@ -70,10 +82,8 @@ fn read(file: &Path, root: &Path) -> Source {
     let text = fs::read_to_string(file).unwrap();
     let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let relative = file.strip_prefix(root).unwrap();
-    let module = relative.components().next().unwrap().as_os_str().to_str().unwrap();
     let mut source = Source {
         path: format!("src/{}", relative.display()),
-        module: (!module.ends_with(".rs")).then(|| module.to_owned()),
         has_module_docs: text.starts_with("//!"),
         lines: text.lines().count(),
         ..Source::default()
@@ -120,6 +130,22 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
         attribute.path().is_ident("cfg")
             && attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string().contains("test"))
     })
+}
+
+/// Every path of a `use`, groups written out.
+fn flatten(tree: &syn::UseTree, before: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+    let mut add = |name: String| found.push([before.as_slice(), &[name]].concat());
+    match tree {
+        syn::UseTree::Path(path) => {
+            before.push(path.ident.to_string());
+            flatten(&path.tree, before, found);
+            before.pop();
+        }
+        syn::UseTree::Group(group) => group.items.iter().for_each(|tree| flatten(tree, before, found)),
+        syn::UseTree::Name(name) => add(name.ident.to_string()),
+        syn::UseTree::Rename(name) => add(name.ident.to_string()),
+        syn::UseTree::Glob(_) => add("*".to_owned()),
+    }
 }
 
 impl<'ast> Visit<'ast> for Reader<'_> {
@@ -174,36 +200,20 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        if let syn::UseTree::Path(path) = &item.tree
-            && path.ident == "crate"
-        {
-            let line = item.span().start().line;
-            match &*path.tree {
-                syn::UseTree::Path(inner) => self.source.imports.push((inner.ident.to_string(), line)),
-                syn::UseTree::Name(inner) => self.source.imports.push((inner.ident.to_string(), line)),
-                syn::UseTree::Group(group) => {
-                    for tree in &group.items {
-                        let name = match tree {
-                            syn::UseTree::Path(inner) => inner.ident.to_string(),
-                            syn::UseTree::Name(inner) => inner.ident.to_string(),
-                            syn::UseTree::Rename(inner) => inner.ident.to_string(),
-                            _ => continue,
-                        };
-                        self.source.imports.push((name, line));
-                    }
-                }
-                syn::UseTree::Rename(inner) => self.source.imports.push((inner.ident.to_string(), line)),
-                syn::UseTree::Glob(_) => {}
-            }
-        }
+        let mut paths = Vec::new();
+        flatten(&item.tree, &mut Vec::new(), &mut paths);
+        let line = item.span().start().line;
+        let own = paths.into_iter().filter(|path| path[0] == "crate" && path.len() > 1);
+        self.source.imports.extend(own.map(|path| (path[1..].to_vec(), line)));
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        let mut segments = path.segments.iter();
-        if segments.next().is_some_and(|first| first.ident == "crate")
-            && let Some(second) = segments.next()
-        {
-            self.source.imports.push((second.ident.to_string(), path.span().start().line));
+        let mut segments = path.segments.iter().map(|segment| segment.ident.to_string());
+        if segments.next().is_some_and(|first| first == "crate") {
+            let rest: Vec<String> = segments.collect();
+            if !rest.is_empty() {
+                self.source.imports.push((rest, path.span().start().line));
+            }
         }
         visit::visit_path(self, path);
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use gpumeter::catalogue::Level;
+use gpumeter::model::catalogue::Level;
 use promql_parser::label::MatchOp;
 use promql_parser::parser::{Expr, LabelModifier};
 

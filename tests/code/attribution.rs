@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::{SettleError, settle};
+use gpumeter::meter::attribution::{SettleError, settle};
 use gpumeter::model::{HolderId, Settlement};
 use serde_json::{Value, json};
 

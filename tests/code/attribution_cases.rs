@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::{SettleError, settle};
+use gpumeter::meter::attribution::{SettleError, settle};
 use gpumeter::model::{
     ActivitySource, Carry, Fraction, Grade, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds,
     Presence, Row, Settlement, SlotState, Span, Utc,

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use gpumeter::billing::{Basis, PriceBook, Rate, RateKind, RateSelector, Terms};
-use gpumeter::catalogue::Level;
+use gpumeter::accounting::billing::{Basis, PriceBook, Rate, RateKind, RateSelector, Terms};
 use gpumeter::config::{Config, Endpoint, PresenceSetting, Problems, default_yaml, key_descriptions};
+use gpumeter::model::catalogue::Level;
 use gpumeter::model::{Fraction, GpuSelector, Nanoseconds, Selector, StandingGrant, Tariff, Utc};
 
 /// A rate of all GPUs without a begin.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::known_point;
-use gpumeter::events::{ConfigReloads, Event, EventLog, EventTracker, Severity};
-use gpumeter::export::{OtlpResource, encode_events, events};
+use gpumeter::model::catalogue::known_point;
 use gpumeter::model::snapshot::{AgentNumber, HoldingEntry, Roster, Snapshot};
 use gpumeter::model::{HealthState, HoldingSource, Nanoseconds, Utc, Verdict, VisibleAccount};
+use gpumeter::output::events::{ConfigReloads, Event, EventLog, EventTracker, Severity};
+use gpumeter::output::render::{OtlpResource, encode_events, events};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use prost::Message;
 

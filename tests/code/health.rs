@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::xid::{self, Class};
-use gpumeter::health::{
+use gpumeter::meter::health::{
     ClearedBy, HealthCondition, HealthInput, HealthInputs, Judge, RULES, Reachability, ReceivedEvents, Rule,
     kernel_line,
 };
+use gpumeter::model::catalogue::xid::{self, Class};
 use gpumeter::model::{Absence, HealthState, Nanoseconds, Reading, Remedy, Stamp, Utc, Verdict};
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ impl JudgedGpu {
     /// A healthy GPU of which everything is known.
     fn new() -> Self {
         let mut inputs = HealthInputs::new(Reachability::Reachable, 0);
-        for source in gpumeter::health::INPUT_SOURCES {
+        for source in gpumeter::meter::health::INPUT_SOURCES {
             inputs.set(source.input, [Ok(0)]);
         }
         let now = Stamp { boottime: Nanoseconds(SECOND), utc: Utc(1_800_000_000 * SECOND) };
@@ -352,11 +352,11 @@ proptest! {
 
     #[test]
     fn the_verdict_is_that_of_the_worst_reason(
-        steps in prop::collection::vec((0..gpumeter::health::INPUT_SOURCES.len(), prop::option::of(any::<i64>()), 0..180_u32, any::<u64>(), 0..2_u64), 1..60),
+        steps in prop::collection::vec((0..gpumeter::meter::health::INPUT_SOURCES.len(), prop::option::of(any::<i64>()), 0..180_u32, any::<u64>(), 0..2_u64), 1..60),
     ) {
         let (mut judge, mut inputs, mut now) = (Judge::default(), HealthInputs::new(Reachability::Reachable, 0), Stamp::default());
         for (input, value, xid, count, resets) in steps {
-            inputs.set(gpumeter::health::INPUT_SOURCES[input].input, [value.ok_or(Absence::Failed)]);
+            inputs.set(gpumeter::meter::health::INPUT_SOURCES[input].input, [value.ok_or(Absence::Failed)]);
             inputs.reset_count = inputs.reset_count.wrapping_add(resets);
             now.boottime.0 += 7 * SECOND;
             let mut received = ReceivedEvents::default();

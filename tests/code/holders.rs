@@ -8,18 +8,18 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpumeter::accounting::tenants::TenantRules;
+use gpumeter::holders::host::slurm::RecordFile;
+use gpumeter::holders::host::{Host, ProcessError, UserDatabase};
 use gpumeter::holders::{
     Identities, JobObservation, JobRecord, JobTracker, NodeGpus, ProcessDirectory, RecordedGpu,
     ResolvedWorkloads, identify,
 };
-use gpumeter::host::slurm::RecordFile;
-use gpumeter::host::{Host, ProcessError, UserDatabase};
 use gpumeter::model::{Fact, Holder, HolderKind, Nanoseconds, Stamp, UnattributedReason, Utc};
-use gpumeter::tenants::TenantRules;
 
 /// The tenant of a holder without tenant rules.
 fn tenant(holder: &Holder) -> Arc<str> {
-    gpumeter::tenants::tenant(holder, &TenantRules::default())
+    gpumeter::accounting::tenants::tenant(holder, &TenantRules::default())
 }
 
 fn tree(name: &str) -> Host {

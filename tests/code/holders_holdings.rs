@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gpumeter::attribution::{conflicts, granted_shares};
 use gpumeter::holders::{AllocatedDevice, Allocation, GrantedSlot, Granting, SessionGpu, holdings};
+use gpumeter::meter::attribution::{conflicts, granted_shares};
 use gpumeter::model::{
     Fact, Facts, Fraction, GpuSelector, Holder, HolderId, Holding, HoldingSource, MigSlot, Selector,
     StandingGrant, UnattributedReason,

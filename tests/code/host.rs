@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use gpumeter::host::{Host, ProcessError, ProcessInfo, UserNameError, agent_usage};
+use gpumeter::holders::host::{Host, ProcessError, ProcessInfo, UserNameError, agent_usage};
 use proptest::prelude::*;
 
 fn tree(name: &str) -> Host {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use gpumeter::catalogue::{Family, Kind, Rows, families};
+use gpumeter::model::catalogue::{Family, Kind, Rows, families};
 
 use crate::promql::known_family;
 use crate::rules::{self, read};

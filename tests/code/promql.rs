@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use gpumeter::catalogue::{Family, Kind, Level, family, values_of};
+use gpumeter::model::catalogue::{Family, Kind, Level, family, values_of};
 use promql_parser::label::{MatchOp, Matchers};
 use promql_parser::parser::{
     AggregateExpr, BinModifier, BinaryExpr, Call, Expr, LabelModifier, VectorMatchCardinality,

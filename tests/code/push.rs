@@ -11,7 +11,7 @@ use std::time::Duration;
 use flate2::read::GzDecoder;
 use gpumeter::config::{OtlpCompression, OtlpDestination};
 use gpumeter::model::{Nanoseconds, Utc};
-use gpumeter::push::{
+use gpumeter::output::push::{
     Accepted, Delivery, DeliveryStep, Destination, MOST_REQUEST, PointCounts, Push, PushBatch, PushFailure,
     PushQueue, Signal, Spool, SpoolLimits, compress, run, send,
 };
@@ -219,10 +219,10 @@ fn files_that_cannot_be_used_are_named_with_a_remedy() {
     settings.ca_file = Some("/nonexistent/ca.crt".into());
     let failure = push(&Destination::new(&settings, Signal::Metrics)).unwrap_err().to_string();
     assert!(failure.starts_with("ca_file /nonexistent/ca.crt: cannot be read"), "{failure}");
-    assert_eq!(gpumeter::push::check_files(&settings), Err(failure));
+    assert_eq!(gpumeter::output::push::check_files(&settings), Err(failure));
     let empty = tempfile::NamedTempFile::new().unwrap();
     settings.ca_file = Some(empty.path().to_owned());
-    assert!(gpumeter::push::check_files(&settings).unwrap_err().contains("give one as PEM"));
+    assert!(gpumeter::output::push::check_files(&settings).unwrap_err().contains("give one as PEM"));
 }
 
 #[test]
@@ -534,8 +534,8 @@ fn kills_with_a_backlog_lose_nothing() {
 
 #[test]
 fn a_node_with_many_series_is_sent_in_requests_of_about_a_mebibyte() {
-    use gpumeter::catalogue::Level;
-    use gpumeter::export::{OtlpEncoder, OtlpResource};
+    use gpumeter::model::catalogue::Level;
+    use gpumeter::output::render::{OtlpEncoder, OtlpResource};
     let snapshot = crate::export::fixture::node(8, 3_000);
     let mut whole = Vec::new();
     let encoder = || OtlpEncoder::new(Level::Full, &OtlpResource::new("n", ""));

@@ -41,8 +41,8 @@ INSTANCE = "node-7:9400"
 
 def dcgm(suite):
     counters = suite.folder / "counters.csv"
-    counters.write_text((ROOT / "src/catalogue/dcgm/default-counters.csv").read_text() + MORE)
-    config = (ROOT / "src/demo/config.yaml").read_text() + f"\nweb:\n  dcgm_counters: {counters}\n"
+    counters.write_text((ROOT / "src/model/catalogue/dcgm/default-counters.csv").read_text() + MORE)
+    config = (ROOT / "src/cli/demo/config.yaml").read_text() + f"\nweb:\n  dcgm_counters: {counters}\n"
     address = f"127.0.0.1:{free_port()}"
     demo = Demo(suite, "--dcgm-listen", address, scenario="cluster", config=config, awaited="gpu_utilization_ratio{")
     content(suite, address, demo)

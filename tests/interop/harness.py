@@ -230,7 +230,7 @@ class Demo:
     """`gpumeter demo`, and the channel to its simulated driver."""
 
     # What `config` is added to: YAML of one file, so a top-level key may stand there only once.
-    CONFIG = ROOT / "src/demo/config.yaml"
+    CONFIG = ROOT / "src/cli/demo/config.yaml"
 
     def __init__(self, suite, *arguments, scenario=None, config=None, state=None, host="127.0.0.1", port=None, name="demo", awaited="gpu_up{", began=None, environment=()):
         self.suite, self.name = suite, name

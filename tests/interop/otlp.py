@@ -43,7 +43,7 @@ def otlp(suite):
     config = Demo.CONFIG.read_text().replace("birth_delay: 60s", "birth_delay: 5s")
     config += "otlp: " + json.dumps({"interval": "1s", "traces": 1_000_000, "destinations": destinations}) + "\n"
     # Without the container that comes to the job's GPU after a minute: an XID would be its tenant's too.
-    content = json.loads((harness.ROOT / "src/demo/cluster.json").read_text())
+    content = json.loads((harness.ROOT / "src/cli/demo/cluster.json").read_text())
     joins = [one for one in content["processes"] if one["gpu"] == 10 and "docker" in one["host"]["cgroup"]]
     suite.expect(len(joins) == 1, f"containers that join the job: {joins}")
     content["processes"] = [one for one in content["processes"] if one not in joins]

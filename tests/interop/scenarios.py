@@ -252,7 +252,7 @@ HEAT, WORN, LINKS, NARROW, RESET, LOST, HUNG, OLD = 5, 4, 3, 0, 1, 6, 7, 13
 
 def calm():
     """Who is in the demo's cluster, on boards with NVLink, where all use what they hold, with a GPU under MPS and an old one."""
-    demo = json.loads((ROOT / "src/demo/cluster.json").read_text())
+    demo = json.loads((ROOT / "src/cli/demo/cluster.json").read_text())
     content = {key: demo[key] for key in ("users", "processes", "pods", "replicas", "jobs")} | {"cycle_seconds": CYCLE}
     for process in content["processes"]:
         first = process["phases"][0]

@@ -8,11 +8,13 @@ use serde::Serialize;
 use super::job_report::zone;
 use super::text::begin;
 use super::{BillSource, Failure, print, print_data};
-use crate::billing::{Bill, ComparedJob, JobComparison, LineDetail, LineFilter, compare_jobs, parse_sacct};
+use crate::accounting::billing::{
+    Bill, ComparedJob, JobComparison, LineDetail, LineFilter, compare_jobs, parse_sacct,
+};
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable, text};
 use crate::cli::wrap;
-use crate::file;
 use crate::model::Nanoseconds;
+use crate::runtime::file;
 
 #[derive(Args, Debug)]
 pub(super) struct AgainstOptions {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::text::begin;
-use crate::billing::{Bill, print_money};
+use crate::accounting::billing::{Bill, print_money};
 use crate::cli::report::{CellUnit, Column, Report, ReportPart, ReportTable};
 use crate::model::{Money, shown};
 
@@ -64,7 +64,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::billing::made;
+    use crate::accounting::billing::made;
     use crate::cli::report::text;
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use crate::billing::{Bill, BillLine, BillRate, LineDetail, LineFilter};
+use crate::accounting::billing::{Bill, BillLine, BillRate, LineDetail, LineFilter};
 use crate::model::{Fact, GpuId, PodLabel, RESERVED};
 
 /// The properties by which lines are grouped.
@@ -344,7 +344,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::billing::made;
+    use crate::accounting::billing::made;
     use crate::model::{HolderId, Money};
 
     fn board(index: u32, uuid: &str) -> GpuId {

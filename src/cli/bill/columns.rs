@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::by::{BillGrouping, GroupKey};
 use super::days;
 use super::text::{NO_TIME, begin, notes, pending};
-use crate::billing::{Bill, BillLine, BillRate, print_money};
+use crate::accounting::billing::{Bill, BillLine, BillRate, print_money};
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 
 /// The lines of a bill that have the same names.
@@ -212,7 +212,7 @@ mod tests {
 
     use super::super::csv;
     use super::*;
-    use crate::billing::made;
+    use crate::accounting::billing::made;
     use crate::cli::report::{html, text};
     use crate::cli::tests::compare_golden;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::by::BillGrouping;
 use super::columns::{BillGroup, groups, total_names};
 use super::text::{begin, period};
-use crate::billing::Bill;
+use crate::accounting::billing::Bill;
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 
 /// What a group had in the other period and in this one.

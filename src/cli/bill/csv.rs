@@ -3,8 +3,8 @@
 use super::by::BillGrouping;
 use super::columns::{BillGroup, columns, groups};
 use super::line_id::line_id;
-use crate::billing::statement::GrantedCredit;
-use crate::billing::{Bill, print_money};
+use crate::accounting::billing::statement::GrantedCredit;
+use crate::accounting::billing::{Bill, print_money};
 use crate::cli::Failure;
 use crate::cli::report::{CellUnit, Column, ReportCell, ReportTable, csv};
 use crate::model::Money;
@@ -60,7 +60,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::billing::made;
+    use crate::accounting::billing::made;
 
     /// A bill of one line of this tenant and the day that begins so.
     fn bill(tenant: &str, from: &str, time_zone: &str) -> Bill {

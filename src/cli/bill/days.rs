@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::by::BillGrouping;
-use crate::billing::{Bill, BillLine};
+use crate::accounting::billing::{Bill, BillLine};
 use crate::cli::report::{CellUnit, DayPlot};
 
 /// Groups with a colour of their own; the others are one.

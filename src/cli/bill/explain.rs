@@ -7,7 +7,7 @@ use jiff::civil::Date;
 
 use super::line_id::LineId;
 use super::{BillSource, Failure, days_of, explain_text, in_one_currency, print, print_data};
-use crate::billing::{Explanation, JobId, LineDetail, LineFilter};
+use crate::accounting::billing::{Explanation, JobId, LineDetail, LineFilter};
 use crate::cli::report::text;
 use crate::model::Fact;
 

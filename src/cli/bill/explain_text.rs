@@ -4,7 +4,7 @@ use jiff::tz::TimeZone;
 
 use super::job_report::{local, zone};
 use super::text::{begin, in_words, seconds, trimmed, unit};
-use crate::billing::{
+use crate::accounting::billing::{
     BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, OpenHolding, RateKind,
     Tenancy, TenantBasis, print_money,
 };

@@ -14,11 +14,13 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
 use super::{Failure, print_data};
-use crate::billing::Bill;
-use crate::billing::focus::{COLUMNS, FOCUS_VERSION, FocusRow, FocusType, FocusValue, focus_rows};
+use crate::accounting::billing::Bill;
+use crate::accounting::billing::focus::{
+    COLUMNS, FOCUS_VERSION, FocusRow, FocusType, FocusValue, focus_rows,
+};
+use crate::accounting::day_files::{decimal, write_optional};
 use crate::cli::report::csv::records;
-use crate::exports::{decimal, write_optional};
-use crate::file::{self, Durability};
+use crate::runtime::file::{self, Durability};
 
 #[derive(Args, Debug)]
 pub(super) struct FocusOptions {
@@ -174,7 +176,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::billing::made;
+    use crate::accounting::billing::made;
 
     /// A bill of an hour at 2.10, whose tenant has this name.
     fn bill(tenant: &str) -> Bill {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{BillSource, Failure, job_list, job_report, job_sum, print, print_data};
-use crate::billing::{Explanation, JobId, JobSummary, LineDetail, LineFilter};
+use crate::accounting::billing::{Explanation, JobId, JobSummary, LineDetail, LineFilter};
 use crate::cli::report::text;
 use crate::model::{DAY, Fact, QUARTER_HOUR, Utc};
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::Failure;
 use super::job_report::{UsageRow, accounted_until, gpu_count, local, node_name, only, usage_columns, zone};
 use super::text::begin;
-use crate::billing::{Explanation, JobSummary, JobUsage, explained_jobs};
+use crate::accounting::billing::{Explanation, JobSummary, JobUsage, explained_jobs};
 use crate::cli::report::{Column, ReportPart, ReportTable, text};
 use crate::model::{Fact, Utc, shown};
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::text::{list_names, made_up, readable};
-use crate::billing::{JobGpu, JobSummary, JobUsage};
+use crate::accounting::billing::{JobGpu, JobSummary, JobUsage};
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 use crate::model::{TimeSum, Utc, shown};
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::Failure;
-use crate::billing::JobSummary;
-use crate::file;
+use crate::accounting::billing::JobSummary;
 use crate::model::Fact;
+use crate::runtime::file;
 
 /// Reads the files, and adds them up in the order of their nodes' names.
 ///

@@ -8,7 +8,7 @@ use ring::digest::{SHA256, digest};
 
 use super::by::{BillGrouping, GroupKey};
 use super::encode;
-use crate::billing::{Bill, BillLine, LineFilter};
+use crate::accounting::billing::{Bill, BillLine, LineFilter};
 use crate::config::decode_percent;
 use crate::model::hexadecimal;
 
@@ -88,7 +88,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::billing::made;
+    use crate::accounting::billing::made;
 
     fn ids(bill: &Bill, by: &str) -> Vec<String> {
         let by = by.parse::<BillGrouping>().unwrap().by_rate();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::by::BillGrouping;
 use super::columns::report;
-use crate::billing::Bill;
+use crate::accounting::billing::Bill;
 use crate::cli::report::html;
 
 /// Writes the bill of each group of `what` into a directory, which is made where it is missing. Returns the names of the

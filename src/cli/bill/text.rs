@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::billing::{Bill, BillGpu, BillLine, BillRate, ClaimConflict, Fleet, RateKind, print_money};
+use crate::accounting::billing::{
+    Bill, BillGpu, BillLine, BillRate, ClaimConflict, Fleet, RateKind, print_money,
+};
 use crate::cli::report::{CellUnit, Report};
 use crate::model::{MINUTE, Money, Nanoseconds, TimeSum, Utc, shown};
 
@@ -338,7 +340,7 @@ mod tests {
 
     use super::super::{budget, columns, compare, csv};
     use super::*;
-    use crate::billing::made;
+    use crate::accounting::billing::made;
     use crate::cli::report::{html, text};
 
     fn page(bill: &Bill) -> String {

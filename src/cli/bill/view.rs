@@ -4,8 +4,8 @@ pub(in crate::cli) use super::by::BillGrouping;
 use super::columns::report;
 use super::csv;
 pub(in crate::cli) use super::text::period;
-use crate::billing::Bill;
-use crate::billing::statement::GrantedCredit;
+use crate::accounting::billing::Bill;
+use crate::accounting::billing::statement::GrantedCredit;
 use crate::cli::Failure;
 use crate::cli::report::{Report, html, text};
 

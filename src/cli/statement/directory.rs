@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::verify::problems;
 use super::{Failure, read};
-use crate::billing::chain::{ChainError, chain_order, chain_problems};
-use crate::billing::statement::{Credit, Document, StatementError, StoredDocument};
-use crate::ledger::{RecordProblem, RecordedDocuments};
+use crate::accounting::billing::chain::{ChainError, chain_order, chain_problems};
+use crate::accounting::billing::statement::{Credit, Document, StatementError, StoredDocument};
+use crate::accounting::ledger::{RecordProblem, RecordedDocuments};
 
 /// The directory, locked against others that write documents into it.
 pub(super) struct StatementDirectory {

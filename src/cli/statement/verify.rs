@@ -7,12 +7,12 @@ use clap::Args;
 
 use super::directory::document_files;
 use super::{Failure, print, read_any};
-use crate::billing::chain::{chain_order, chain_problems};
-use crate::billing::statement::{Document, Statement, StoredDocument, changed_fields};
-use crate::billing::{Bill, BillRequest, LineDetail, account_change};
+use crate::accounting::billing::chain::{chain_order, chain_problems};
+use crate::accounting::billing::statement::{Document, Statement, StoredDocument, changed_fields};
+use crate::accounting::billing::{Bill, BillRequest, LineDetail, account_change};
+use crate::accounting::day_files::ExportSource;
+use crate::accounting::ledger::{self, Cause, Reader, RecordedDocuments};
 use crate::cli::bill::{fleet_bills, in_one_currency, zone};
-use crate::exports::ExportSource;
-use crate::ledger::{self, Cause, Reader, RecordedDocuments};
 use crate::model::shown;
 
 /// Options of `verify`.

@@ -6,8 +6,8 @@ use std::slice::from_ref;
 use clap::Args;
 
 use super::read;
-use crate::billing::statement::{Credit, Document, GrantedCredit, Statement, StoredDocument};
-use crate::billing::{Bill, print_money};
+use crate::accounting::billing::statement::{Credit, Document, GrantedCredit, Statement, StoredDocument};
+use crate::accounting::billing::{Bill, print_money};
 use crate::cli::bill::view::{BillGrouping, BillView, period, print_bills};
 use crate::cli::{Failure, print, print_data};
 use crate::model::{Money, shown};

@@ -13,7 +13,7 @@ use super::state::TopState;
 use super::tables::{Emphasis, TopRow, TopTable, TopView, level, sentence, title, totals};
 use super::words::{Moments, fit, means, memory, of_limit, percent};
 use crate::cli::fold;
-use crate::export::SummaryGpu;
+use crate::output::render::SummaryGpu;
 
 /// Colours, or none by `NO_COLOR`.
 #[derive(Clone, Copy)]

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use crate::app::Observer;
-use crate::billing::{Bill, bills_from_json};
+use crate::accounting::billing::{Bill, bills_from_json};
+use crate::agent::app::Observer;
 use crate::cli::Failure;
 use crate::cli::agent::RunningAgent;
-use crate::clock::Stop;
-use crate::export::{
+use crate::model::VisibleAccount;
+use crate::output::render::{
     HistoryReport, ProcessList, Summary, SummarySource, list_processes, report_history, summarize,
 };
-use crate::model::VisibleAccount;
-use crate::thread::{self, Thread};
+use crate::runtime::clock::Stop;
+use crate::runtime::thread::{self, Thread};
 
 /// Everything that is shown.
 #[derive(Clone, Debug, Default)]

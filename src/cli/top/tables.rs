@@ -9,7 +9,7 @@ use super::source::{TenantMoney, TopData};
 use super::words::{
     DASH, Moments, amount, bars, cents, fit, gib, gpus, memory, of_limit, percent, tenant, whole, width_of,
 };
-use crate::export::{
+use crate::output::render::{
     SummaryGpu, SummaryHolder, SummaryProblem, SummaryProcess, SummaryTenant, SummaryUser, SummaryWorkload,
 };
 

@@ -10,7 +10,7 @@ use super::screen::{Theme, draw, lines_of, text};
 use super::source::{TenantMoney, TopData};
 use super::state::{AfterKey, TopState};
 use crate::cli::tests::compare_golden;
-use crate::export::*;
+use crate::output::render::*;
 
 const AT: &str = "2026-11-26T12:00:00Z";
 const WATCHED: &str = "2026-11-26T08:00:00Z";

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use ratatui::text::Span;
 
-use crate::export::Summary;
 use crate::model::printable;
+use crate::output::render::Summary;
 
 pub(super) const DASH: &str = "–";
 

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::holders::host::slurm::StepEnvironment;
 use crate::holders::resolved_workloads::parse_number;
-use crate::host::slurm::StepEnvironment;
 use crate::model::{Fact, Facts, Holder, HolderKind};
 
 /// Facts that Slurm passes to processes of a job and not to its prolog.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::gres::Gres;
 use super::{JobObservation, JobRecord, RecordedGpu, environment};
-use crate::host::slurm::StepEnvironment;
+use crate::holders::host::slurm::StepEnvironment;
 use crate::model::Fraction;
 
 /// The UUIDs of a node's GPUs by the numbers of schedulers and exporters.

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::NodeGpus;
+use crate::holders::host::slurm::{FileVersion, RecordFile};
 use crate::holders::resolved_workloads::{is_uuid, parse_number};
-use crate::host::slurm::{FileVersion, RecordFile};
 
 /// The most jobs that a file may name.
 const MOST_JOBS: usize = 256;

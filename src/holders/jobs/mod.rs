@@ -15,7 +15,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::resolved_workloads::{Allocation, parse_number};
-use crate::host::slurm::{JobCgroup, RecordFile, StepEnvironment};
+use crate::holders::host::slurm::{JobCgroup, RecordFile, StepEnvironment};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, Nanoseconds, Utc};
 pub use gpus::NodeGpus;
 use gpus::{add_environment, environment_gpus, is_on_node, uuids, with_device_files};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{JobObservation, environment};
+use crate::holders::host::slurm::{FileVersion, JobCgroup};
 use crate::holders::resolved_workloads::{is_uuid, parse_number};
-use crate::host::slurm::{FileVersion, JobCgroup};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, Nanoseconds};
 
 /// The most GPUs that a record may name.

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::holders::kubelet::messages::{ClaimResource, ContainerDevices};
 use crate::holders::resolved_workloads::{AllocatedDevice, is_uuid, parse_number};
-use crate::kubelet::messages::{ClaimResource, ContainerDevices};
 use crate::model::{Fact, Facts, Fraction, PodPattern};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

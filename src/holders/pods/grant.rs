@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::device_id::{DeviceId, resolve_claimed_device};
 use super::{ContainerName, PodObservation, add_problem};
-use crate::holders::resolved_workloads::{AllocatedDevice, Allocation};
-use crate::host::pod_logs::{is_label, is_subdomain};
-use crate::kubelet::messages::{
+use crate::holders::host::pod_logs::{is_label, is_subdomain};
+use crate::holders::kubelet::messages::{
     ClaimResource, ContainerResources, DynamicResource, ListPodResourcesResponse,
 };
-use crate::kubelet::{ClaimName, ClaimedDevice};
+use crate::holders::kubelet::{ClaimName, ClaimedDevice};
+use crate::holders::resolved_workloads::{AllocatedDevice, Allocation};
 use crate::model::{Fraction, Holder, HoldingSource, Utc, shown};
 
 /// The name of NVIDIA's driver for resource claims.

@@ -4,11 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::host::PodLogs;
-use crate::host::pod_logs::{
+use crate::holders::host::PodLogs;
+use crate::holders::host::pod_logs::{
     ContainerLog, LoggedPod, PodLog, is_container_id, is_label, is_subdomain, is_uid,
 };
-use crate::kubelet::pod::{ContainerStatus, ObjectMeta, Pod, Time};
+use crate::holders::kubelet::pod::{ContainerStatus, ObjectMeta, Pod, Time};
 use crate::model::{Fact, Facts, PodLabel, Utc};
 
 /// The most pods that are kept; a kubelet runs 110 by default.

@@ -13,10 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::resolved_workloads::{AllocatedDevice, Allocation};
 use super::standing::sum;
-use crate::host::PodLogs;
-use crate::host::pod_logs::{LoggedPod, PodLog, is_label, is_subdomain};
-use crate::kubelet::ClaimedDevice;
-use crate::kubelet::messages::{AllocatableResourcesResponse, ContainerResources, ListPodResourcesResponse};
+use crate::holders::host::PodLogs;
+use crate::holders::host::pod_logs::{LoggedPod, PodLog, is_label, is_subdomain};
+use crate::holders::kubelet::ClaimedDevice;
+use crate::holders::kubelet::messages::{
+    AllocatableResourcesResponse, ContainerResources, ListPodResourcesResponse,
+};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, Nanoseconds, Utc, shown};
 pub use device_id::Resources;
 use device_id::is_replica;

@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use super::grant::NVIDIA_DRIVER;
 use super::*;
-use crate::holders::workload_path::WorkloadPath;
-use crate::holders::{BelievedCgroups, JobObservation, JobTracker, NodeGpus, ResolvedWorkloads};
-use crate::host::Host;
-use crate::host::pod_logs::ContainerLog;
-use crate::host::slurm::RecordFile;
-use crate::kubelet::ClaimName;
-use crate::kubelet::messages::{ClaimResource, ContainerDevices, DynamicResource, PodResources};
-use crate::kubelet::pod::{
+use crate::holders::host::Host;
+use crate::holders::host::pod_logs::ContainerLog;
+use crate::holders::host::slurm::RecordFile;
+use crate::holders::kubelet::ClaimName;
+use crate::holders::kubelet::messages::{ClaimResource, ContainerDevices, DynamicResource, PodResources};
+use crate::holders::kubelet::pod::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, ObjectMeta,
     OwnerReference, Pod, PodStatus, Time,
 };
+use crate::holders::workload_path::WorkloadPath;
+use crate::holders::{BelievedCgroups, JobObservation, JobTracker, NodeGpus, ResolvedWorkloads};
 use crate::model::{HoldingSource, PodLabel, PodPattern};
 
 const GPU: &str = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";

@@ -1,8 +1,8 @@
 //! The energy of a GPU: differences of the driver's counter, and how much an idle GPU would have drawn.
 
-use crate::account::Anchor;
-use crate::catalogue::{PointId, first_point};
+use crate::accounting::batches::Anchor;
 use crate::meter::account::TimedFrame;
+use crate::model::catalogue::{PointId, first_point};
 use crate::model::{Microjoules, Nanoseconds, Utc};
 
 pub(in crate::meter) const ENERGY: PointId = first_point("gpu_energy_joules_total");

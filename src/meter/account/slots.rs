@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::attribution::{conflicts, granted_shares};
-use crate::catalogue::{PointId, first_point};
 use crate::holders::{GrantedSlot, SessionGpu, holdings};
 use crate::meter::Policy;
+use crate::meter::attribution::{conflicts, granted_shares};
 use crate::meter::identify::{HolderList, PresentBySlot};
+use crate::model::catalogue::{PointId, first_point};
 use crate::model::{
     ActivitySource, Fraction, Frame, HolderId, Holding, InstanceSpan, MigLayout, MigSlot, MigSpan,
     Nanoseconds, SlotState, Span,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::Account;
-use crate::account::OpenSpans;
-use crate::attribution::{settle, split, window_end};
+use crate::accounting::batches::OpenSpans;
 use crate::holders::{Allocation, Identities, SessionGpu};
 use crate::meter::Policy;
+use crate::meter::attribution::{settle, split, window_end};
 use crate::meter::identify::PresentBySlot;
 use crate::model::{Microjoules, Nanoseconds, Settlement, SlotState, Span, Utc};
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use gpumeter::catalogue::Level;
+use gpumeter::model::catalogue::Level;
 
 use super::held::{self, Node};
 

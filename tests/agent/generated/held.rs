@@ -6,9 +6,9 @@ use std::fs::DirEntry;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gpumeter::catalogue::Level;
-use gpumeter::clock::{ClockPage, PageState};
+use gpumeter::model::catalogue::Level;
 use gpumeter::model::{Nanoseconds, Utc};
+use gpumeter::runtime::clock::{ClockPage, PageState};
 
 use crate::running::{Agent, PATIENCE};
 

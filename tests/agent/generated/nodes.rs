@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use gpumeter::catalogue::{self, Level};
 use gpumeter::meter::source_level;
+use gpumeter::model::catalogue::{self, Level};
 
 use super::held::{self, Node};
 

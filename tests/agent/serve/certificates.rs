@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gpumeter::config::Config;
-use gpumeter::serve::Security;
+use gpumeter::output::serve::Security;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use tempfile::TempDir;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};

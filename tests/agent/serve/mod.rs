@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
-use gpumeter::catalogue::Level;
-use gpumeter::export::{PageCache, PageFormat, PublishedSnapshot, RenderedPage};
+use gpumeter::model::catalogue::Level;
 use gpumeter::model::snapshot::{AgentEntry, AgentNumber, HourlyUse, Roster, Snapshot};
 use gpumeter::model::{HowHeld, Nanoseconds, Stamp, Utc, VisibleAccount};
-use gpumeter::serve::{
+use gpumeter::output::render::{PageCache, PageFormat, PublishedSnapshot, RenderedPage};
+use gpumeter::output::serve::{
     Access, AgentStatus, BillJob, BillRefusal, LivePage, MetricNames, OwnerRequest, Passwords, Security,
     ServerLimits, Site, bind, run,
 };
@@ -192,7 +192,7 @@ impl Drop for Agent {
 
 /// Passwords, verified as in the agent.
 fn passwords() -> Passwords {
-    let (sender, mut questions) = mpsc::channel::<gpumeter::serve::VerifyRequest>(16);
+    let (sender, mut questions) = mpsc::channel::<gpumeter::output::serve::VerifyRequest>(16);
     std::thread::spawn(move || {
         while let Some(question) = questions.blocking_recv() {
             let is_right = bcrypt::verify(question.password, &question.hash).unwrap();

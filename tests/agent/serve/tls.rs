@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use gpumeter::serve::ServerLimits;
+use gpumeter::output::serve::ServerLimits;
 
 use super::certificates::{Certificates, Client};
 use super::{Agent, body, patient, rest, status};

@@ -4,10 +4,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use gpumeter::catalogue::Level;
+use gpumeter::agent::policy::dcgm_options;
 use gpumeter::config::Config;
-use gpumeter::export::{OtlpEncoder, OtlpResource, PageCache, PageFormat, PublishedSnapshot};
-use gpumeter::policy::dcgm_options;
+use gpumeter::model::catalogue::Level;
+use gpumeter::output::render::{OtlpEncoder, OtlpResource, PageCache, PageFormat, PublishedSnapshot};
 
 use super::fixture;
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{RATED, ValuePlace, first_point};
+use gpumeter::agent::policy::dcgm_options;
 use gpumeter::config::Config;
-use gpumeter::export::{PageCache, PageFormat};
+use gpumeter::model::catalogue::{RATED, ValuePlace, first_point};
 use gpumeter::model::snapshot::{HoldingEntry, ProcessEntry, Roster, Snapshot, WorkloadEntry};
 use gpumeter::model::{Absence, Fact, Facts, Frame, GpuProcess, HoldingSource, Reading};
-use gpumeter::policy::dcgm_options;
+use gpumeter::output::render::{PageCache, PageFormat};
 
 use super::fixture;
 

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{self, Family, INTEGRALS, InstanceValue, RATED, Rows, device_points, first_point};
-use gpumeter::export::OtlpEncoder;
+use gpumeter::model::catalogue::{
+    self, Family, INTEGRALS, InstanceValue, RATED, Rows, device_points, first_point,
+};
 use gpumeter::model::frame::Tier;
 use gpumeter::model::snapshot::*;
 use gpumeter::model::*;
+use gpumeter::output::render::OtlpEncoder;
 
 /// Quotes, newlines, backslashes and non-ASCII letters, as in the name of a process.
 pub const HOSTILE: &str = "a\"b\\c\nd} 1\ngpu_up{gpu=\"0\"} 0 µ✓\u{1F980}";

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{InstanceValue, IntegralOf, Level, Point, Rows, device_points, integral_of};
 use gpumeter::model::Absence;
+use gpumeter::model::catalogue::{InstanceValue, IntegralOf, Level, Point, Rows, device_points, integral_of};
 use gpumeter::model::snapshot::{AgentEntry, Snapshot};
 
 use super::fixture;

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use gpumeter::catalogue::{self, Kind, Level, Origin};
-use gpumeter::export::{OtlpEncoder, OtlpResource, native_name, native_unit};
+use gpumeter::model::catalogue::{self, Kind, Level, Origin};
 use gpumeter::model::snapshot::{Roster, Snapshot};
 use gpumeter::model::{Absence, Utc};
+use gpumeter::output::render::{OtlpEncoder, OtlpResource, native_name, native_unit};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{Metric, metric, number_data_point};

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::Level;
+use gpumeter::agent::policy::dcgm_options;
 use gpumeter::config::Config;
-use gpumeter::export::{PageCache, PageFormat, json};
+use gpumeter::model::catalogue::Level;
 use gpumeter::model::snapshot::{Roster, Snapshot};
 use gpumeter::model::{Absence, Fact, Facts, VisibleAccount};
-use gpumeter::policy::dcgm_options;
+use gpumeter::output::render::{PageCache, PageFormat, json};
 use proptest::prelude::*;
 
 use super::fixture;
@@ -198,10 +198,10 @@ proptest! {
 
 #[test]
 fn the_visited_series_depend_only_on_the_labels() {
-    use gpumeter::export::{Sample, Sink, walk};
+    use gpumeter::output::render::{Sample, Sink, walk};
     struct Names(Vec<String>);
     impl Sink for Names {
-        fn family(&mut self, family: &'static gpumeter::catalogue::Family) {
+        fn family(&mut self, family: &'static gpumeter::model::catalogue::Family) {
             self.0.push(family.name.into());
         }
         fn sample(&mut self, sample: Sample<'_>) {

@@ -1,8 +1,8 @@
 //! The visits of the walk as a list, with which every encoder is compared.
 
-use gpumeter::catalogue::{Family, Level};
-use gpumeter::export::{Sample, Sink, Value, walk};
+use gpumeter::model::catalogue::{Family, Level};
 use gpumeter::model::snapshot::{Histogram, Snapshot};
+use gpumeter::output::render::{Sample, Sink, Value, walk};
 
 /// One visit that had a value.
 #[derive(Clone, Debug)]

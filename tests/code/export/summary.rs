@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{Level, first_point, point};
-use gpumeter::export::{
+use gpumeter::model::catalogue::{Level, first_point, point};
+use gpumeter::model::snapshot::*;
+use gpumeter::model::*;
+use gpumeter::output::render::{
     HISTORY_POINTS, MOST_LISTED, PageCache, ProcessList, PublishedSnapshot, ReportedVerdict, Summary,
     SummaryProblem, SummarySource, health, list_processes, report_history, summarize,
 };
-use gpumeter::model::snapshot::*;
-use gpumeter::model::*;
-use gpumeter::serve::LatestSnapshot;
+use gpumeter::output::serve::LatestSnapshot;
 
 use super::fixture::{self, AT, HOSTILE};
 
@@ -401,7 +401,7 @@ fn the_history_of_a_gpu_begins_for_a_reader_when_its_last_holder_came() {
     let snapshot = &latest.get().unwrap().snapshot;
     let known = |visible: &VisibleAccount| {
         let report = report_history(snapshot, visible, &latest.history());
-        let points = |gpu: &gpumeter::export::ReportedHistory| {
+        let points = |gpu: &gpumeter::output::render::ReportedHistory| {
             let series = &gpu.series["activity"];
             assert_eq!((series.mean.len(), series.max.len()), (HISTORY_POINTS, HISTORY_POINTS));
             series.mean.iter().flatten().count()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::catalogue::Level;
+use gpumeter::model::catalogue::Level;
 
 use super::check::{Outcome, check};
 use crate::promql::Needs;

@@ -4,5 +4,5 @@ use super::check::{Outcome, check};
 
 #[test]
 fn the_page_about_events_is_their_table() -> Outcome {
-    check("docs/events.md", &gpumeter::events::reference())
+    check("docs/events.md", &gpumeter::output::events::reference())
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use gpumeter::catalogue::Level;
-use gpumeter::export::{PageCache, PageFormat, PublishedSnapshot};
+use gpumeter::model::catalogue::Level;
+use gpumeter::output::render::{PageCache, PageFormat, PublishedSnapshot};
 
 use crate::export::fixture;
 

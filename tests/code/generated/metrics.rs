@@ -4,5 +4,5 @@ use super::check::{Outcome, check};
 
 #[test]
 fn the_metric_reference_is_the_catalogue() -> Outcome {
-    check("docs/metrics.md", &gpumeter::catalogue::reference::markdown())
+    check("docs/metrics.md", &gpumeter::model::catalogue::reference::markdown())
 }

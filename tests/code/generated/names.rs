@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::{env, fs};
 
-use gpumeter::catalogue::{Family, families};
+use gpumeter::model::catalogue::{Family, families};
 
 use super::check::{Outcome, check};
 

@@ -7,8 +7,8 @@ mod worlds;
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::{settle, split, window_end};
-use gpumeter::billing::{ExactMoney, round_together};
+use gpumeter::accounting::billing::{ExactMoney, round_together};
+use gpumeter::meter::attribution::{settle, split, window_end};
 use gpumeter::model::{Carry, Grade, HolderId, Method, Money, Parts, Settlement, SlotState, Span, Use, Utc};
 use proptest::prelude::*;
 use worlds::{

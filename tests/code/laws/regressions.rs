@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::settle;
+use gpumeter::meter::attribution::settle;
 use gpumeter::model::{
     ActivitySource, Carry, Fraction, Grade, HolderId, Holding, HoldingSource, Presence, Row, Settlement,
     SlotState, Span, Utc,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::settle;
+use gpumeter::meter::attribution::settle;
 use gpumeter::model::{
     ActivitySource, Carry, Fraction, HolderId, Holding, HoldingSource, Microjoules, Parts, Presence,
     Settlement, SlotState, Span, Use, Utc,

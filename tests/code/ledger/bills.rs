@@ -1,11 +1,11 @@
 //! Prices and bills.
 
-use gpumeter::account::LedgerBatch;
-use gpumeter::billing::{
+use gpumeter::accounting::batches::LedgerBatch;
+use gpumeter::accounting::billing::{
     Bill, BillRequest, BillsJson, ClaimConflict, ExactMoney, PriceBook, Rate, RateKind, RateSelector,
     bills_from_json,
 };
-use gpumeter::ledger::{Cause, Ledger, Opening, Reader, Retention};
+use gpumeter::accounting::ledger::{Cause, Ledger, Opening, Reader, Retention};
 use gpumeter::model::{
     HolderId, HowHeld, Money, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, Stamp, Use, Utc,
 };

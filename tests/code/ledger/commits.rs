@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use gpumeter::account::{LedgerBatch, Resumed};
-use gpumeter::ledger::{Cause, LedgerQueue, Reader};
+use gpumeter::accounting::batches::{LedgerBatch, Resumed};
+use gpumeter::accounting::ledger::{Cause, LedgerQueue, Reader};
 use gpumeter::model::{HolderId, Method, Microjoules, Money, Nanoseconds, SlotState};
 
 use super::world::*;
@@ -466,7 +466,7 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     // A restart loads recent counters and sums the rest.
     drop(ledger);
     let (_, recovered) = world.open(3_000, Default::default());
-    let held = |counters: &BTreeMap<_, gpumeter::account::HolderCounter>| -> u64 {
+    let held = |counters: &BTreeMap<_, gpumeter::accounting::batches::HolderCounter>| -> u64 {
         counters.values().map(|counter| counter.amounts.parts.held()).sum()
     };
     assert_eq!(held(&recovered.counters) + recovered.unloaded_sums[&tenant].amounts.parts.held(), sum);

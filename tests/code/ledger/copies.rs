@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use gpumeter::billing::PriceBook;
-use gpumeter::ledger::{Cause, Reader, Retention, compact, snapshot};
+use gpumeter::accounting::billing::PriceBook;
+use gpumeter::accounting::ledger::{Cause, Reader, Retention, compact, snapshot};
 use gpumeter::model::Nanoseconds;
 
 use super::world::*;
@@ -110,7 +110,8 @@ fn a_compacted_ledger_is_smaller_and_has_the_same_bill() {
     let (mut ledger, _) = world.open(0, book(&[(0, 4_000_000_000)]));
     register_gpus(&mut ledger, 1);
     let closed = vec![whole(0, (after(0), after(100 * HOUR)), "user:a", HOUR)];
-    let batch = gpumeter::account::LedgerBatch { now: after(100 * HOUR), closed, ..Default::default() };
+    let batch =
+        gpumeter::accounting::batches::LedgerBatch { now: after(100 * HOUR), closed, ..Default::default() };
     ledger.commit(&batch).unwrap();
     let keep = Nanoseconds::from_seconds(10 * HOUR);
     while ledger.retain(Retention { minutes: keep, quarter_hours: keep }).unwrap() {}

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpumeter::account::{ClosedWindow, LedgerBatch, XidSum, XidSums};
-use gpumeter::billing::{
+use gpumeter::accounting::batches::{ClosedWindow, LedgerBatch, XidSum, XidSums};
+use gpumeter::accounting::billing::{
     BillRequest, ExplainedLine, Explanation, GpuEventKind, LineFilter, PriceBook, TenantBasis,
 };
-use gpumeter::ledger::{Ledger, Reader};
+use gpumeter::accounting::ledger::{Ledger, Reader};
+use gpumeter::accounting::tenants::{TenantRule, TenantRules};
 use gpumeter::model::{
     Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, Method, Money, Nanoseconds, Parts,
     QUARTER_HOUR, Use, VisibleAccount,
 };
-use gpumeter::tenants::{TenantRule, TenantRules};
 
 use super::world::*;
 

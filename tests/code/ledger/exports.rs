@@ -5,17 +5,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gpumeter::account::{GpuRegistration, LedgerBatch};
-use gpumeter::billing::{
+use gpumeter::accounting::batches::{GpuRegistration, LedgerBatch};
+use gpumeter::accounting::billing::{
     Bill, BillLine, BillRequest, BillTerms, DayAccount, DayRow, ExactMoney, LineDetail, PriceBook,
     bills_from_json, only_bill,
 };
-use gpumeter::config::Config;
-use gpumeter::exports::{
+use gpumeter::accounting::day_files::{
     DayFile, ExpectedNode, ExportDirectory, ExportError, ExportSource, make_bills, write_day, write_days,
     write_file,
 };
-use gpumeter::ledger::{Ledger, Opening, Reader};
+use gpumeter::accounting::ledger::{Ledger, Opening, Reader};
+use gpumeter::config::Config;
 use gpumeter::model::{Amounts, DAY, GpuId, HolderId, Nanoseconds, NodeIdentity, Parts, Stamp, Utc};
 use proptest::prelude::*;
 
@@ -134,9 +134,12 @@ fn exact_money_of_exports_is_that_of_the_ledger_also_at_other_prices() {
 }
 
 /// The GPU of a ledger's bill with the rates of the other bill's.
-fn gpu_of(gpu: &gpumeter::billing::BillGpu, exports: &Bill) -> gpumeter::billing::BillGpu {
+fn gpu_of(
+    gpu: &gpumeter::accounting::billing::BillGpu,
+    exports: &Bill,
+) -> gpumeter::accounting::billing::BillGpu {
     let other = exports.gpus.iter().find(|other| other.gpu == gpu.gpu).unwrap();
-    gpumeter::billing::BillGpu { intervals: other.intervals.clone(), ..gpu.clone() }
+    gpumeter::accounting::billing::BillGpu { intervals: other.intervals.clone(), ..gpu.clone() }
 }
 
 #[test]

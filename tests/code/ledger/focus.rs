@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use gpumeter::billing::focus::{COLUMNS, FocusError, FocusRow, FocusType, FocusValue, focus_rows};
-use gpumeter::billing::{Bill, BillRequest, ExactMoney, PriceBook};
-use gpumeter::ledger::Reader;
+use gpumeter::accounting::billing::focus::{
+    COLUMNS, FocusError, FocusRow, FocusType, FocusValue, focus_rows,
+};
+use gpumeter::accounting::billing::{Bill, BillRequest, ExactMoney, PriceBook};
+use gpumeter::accounting::ledger::Reader;
 use gpumeter::model::Utc;
 use jiff::tz::TimeZone;
 use proptest::prelude::*;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use gpumeter::account::{Expected, GpuRegistration, LedgerBatch};
-use gpumeter::ledger::{
+use gpumeter::accounting::batches::{Expected, GpuRegistration, LedgerBatch};
+use gpumeter::accounting::ledger::{
     Cause, ClosedPeriod, InventoryRow, Ledger, Opening, Reader, StatementOrder, check_unowned, forget,
     record_statement, snapshot,
 };

@@ -1,10 +1,10 @@
 //! Laws over random settlements: nothing is lost between windows, counters, rows and bills.
 
-use gpumeter::account::{Acknowledged, ClosedWindow, LedgerBatch};
-use gpumeter::billing::{
+use gpumeter::accounting::batches::{Acknowledged, ClosedWindow, LedgerBatch};
+use gpumeter::accounting::billing::{
     Basis, Bill, BillRequest, ExactMoney, PriceBook, Rate, RateKind, RateSelector, Terms, WHOLE_RATE,
 };
-use gpumeter::ledger::Reader;
+use gpumeter::accounting::ledger::Reader;
 use gpumeter::model::{Amounts, HolderId, MigProfile, Money, Parts, Row, SlotId, Tariff, Use};
 use proptest::prelude::*;
 

@@ -8,15 +8,15 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
 
-use gpumeter::account::{ClosedWindow, GpuRegistration, LedgerBatch};
-use gpumeter::billing::{BillRequest, PriceBook};
+use gpumeter::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch};
+use gpumeter::accounting::billing::{BillRequest, PriceBook};
+use gpumeter::accounting::ledger::{Ledger, Opening, Reader};
+use gpumeter::accounting::tenants::TenantRules;
 use gpumeter::config::{Config, TenantsConfig};
-use gpumeter::ledger::{Ledger, Opening, Reader};
 use gpumeter::model::{
     Amounts, Fact, Facts, GpuId, Holder, HolderId, HolderKind, Method, Microjoules, MigProfile, Nanoseconds,
     NodeIdentity, Parts, Row, Settlement, SlotId, Stamp, Use, Utc,
 };
-use gpumeter::tenants::TenantRules;
 
 use super::world::{Decides, SECOND, World, between, uuid};
 use crate::generated::check::{Outcome, check};
@@ -307,8 +307,8 @@ fn other_rules_and_a_neighbouring_bill_change_no_total() {
             reader.bill(&between(Some(at(0)), Some(at(cut)))),
             reader.bill(&between(Some(at(cut)), Some(at(HOURS)))),
         ];
-        let exact = |bill: &gpumeter::billing::Bill| {
-            gpumeter::billing::ExactMoney::sum(bill.lines.iter().map(|line| line.exact)).unwrap()
+        let exact = |bill: &gpumeter::accounting::billing::Bill| {
+            gpumeter::accounting::billing::ExactMoney::sum(bill.lines.iter().map(|line| line.exact)).unwrap()
         };
         let [one, two] = parts.map(|bill| exact(&bill.unwrap()));
         assert_eq!(one.plus(two), Ok(exact(&whole)), "{cut}");
@@ -319,8 +319,9 @@ fn other_rules_and_a_neighbouring_bill_change_no_total() {
     let flat = Reader::open(&world.path()).unwrap().bill(&request).unwrap();
     assert_eq!(flat.reconciliation.gpu_money.0, 2 * 745 * 1_000_000_000);
     assert!(flat.is_balanced() && flat.lines.iter().all(|line| line.tenant != HolderId::TERMS));
-    let held =
-        |bill: &gpumeter::billing::Bill| bill.lines.iter().map(|line| line.amounts.parts.held()).sum::<u64>();
+    let held = |bill: &gpumeter::accounting::billing::Bill| {
+        bill.lines.iter().map(|line| line.amounts.parts.held()).sum::<u64>()
+    };
     assert_eq!(held(&flat), held(&whole));
 }
 

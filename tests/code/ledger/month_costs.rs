@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpumeter::account::{ClosedWindow, LedgerBatch};
-use gpumeter::billing::{Basis, ExactMoney, PriceBook, Rate, RateKind, RateSelector, Terms};
-use gpumeter::ledger::{Ledger, Opening, Reader};
+use gpumeter::accounting::batches::{ClosedWindow, LedgerBatch};
+use gpumeter::accounting::billing::{Basis, ExactMoney, PriceBook, Rate, RateKind, RateSelector, Terms};
+use gpumeter::accounting::ledger::{Ledger, Opening, Reader};
+use gpumeter::accounting::tenants::{TenantRule, TenantRules};
 use gpumeter::model::{
     Fact, Facts, Holder, HolderId, HolderKind, MigProfile, Nanoseconds, Parts, Row, SlotId, Use, Utc,
 };
-use gpumeter::tenants::{TenantRule, TenantRules};
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
 

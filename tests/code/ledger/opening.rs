@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::account::{AccountTimeline, LedgerBatch};
-use gpumeter::ledger::{
+use gpumeter::accounting::batches::{AccountTimeline, LedgerBatch};
+use gpumeter::accounting::ledger::{
     Cause, ClosedPeriod, Ledger, Opening, Reader, StatementOrder, check_unowned, forget, record_statement,
     restore, snapshot,
 };
@@ -11,7 +11,7 @@ use gpumeter::model::{Holder, Nanoseconds, Stamp, Utc};
 
 use super::world::*;
 
-fn refusal(path: &std::path::Path) -> gpumeter::ledger::Error {
+fn refusal(path: &std::path::Path) -> gpumeter::accounting::ledger::Error {
     Ledger::open(path, &opening(0, Default::default())).map(|_| ()).unwrap_err()
 }
 

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpumeter::account::LedgerBatch;
-use gpumeter::billing::{Bill, BillRequest, LineDetail, PriceBook, Rate, RateKind, RateSelector, Terms};
-use gpumeter::ledger::{Cause, Ledger, Opening, Reader, Retention};
+use gpumeter::accounting::batches::LedgerBatch;
+use gpumeter::accounting::billing::{
+    Bill, BillRequest, LineDetail, PriceBook, Rate, RateKind, RateSelector, Terms,
+};
+use gpumeter::accounting::ledger::{Cause, Ledger, Opening, Reader, Retention};
+use gpumeter::accounting::tenants::{TenantRule, TenantRules};
 use gpumeter::model::{Grade, HolderId, Method, Nanoseconds, QUARTER_HOUR, Row, Stamp, Tariff, Utc};
-use gpumeter::tenants::{TenantRule, TenantRules};
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
 
@@ -128,7 +130,7 @@ fn bills(world: &World, from: Utc, to: Utc) -> Vec<Bill> {
     for zone in ["UTC", "Asia/Kolkata", "Asia/Kathmandu"] {
         for by_day in [false, true] {
             let zone = TimeZone::get(zone).unwrap();
-            let month = gpumeter::billing::Month::containing(from, &zone).unwrap();
+            let month = gpumeter::accounting::billing::Month::containing(from, &zone).unwrap();
             let detail = LineDetail { day: by_day, ..LineDetail::whole() };
             let mut reader = Reader::open(&world.path()).unwrap();
             let periods = [

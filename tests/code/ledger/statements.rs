@@ -5,18 +5,18 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
 
-use gpumeter::account::LedgerBatch;
-use gpumeter::billing::chain::{ChainError, chain_problems, check_overlap};
-use gpumeter::billing::statement::{
+use gpumeter::accounting::batches::LedgerBatch;
+use gpumeter::accounting::billing::chain::{ChainError, chain_problems, check_overlap};
+use gpumeter::accounting::billing::statement::{
     Credit, Document, DocumentId, Issued, Statement, StatementError, StoredDocument, changed_fields,
     check_closable, check_credit, open_credits,
 };
-use gpumeter::billing::{Bill, BillRequest, Fleet, PriceBook};
-use gpumeter::ledger::{
+use gpumeter::accounting::billing::{Bill, BillRequest, Fleet, PriceBook};
+use gpumeter::accounting::ledger::{
     Cause, ClosedPeriod, Ledger, Reader, RecordedDocument, StatementOrder, forget, record_statement,
 };
+use gpumeter::accounting::tenants::{TenantRule, TenantRules};
 use gpumeter::model::{HolderId, Money, NodeIdentity, Parts, QUARTER_HOUR, Use, Utc};
-use gpumeter::tenants::{TenantRule, TenantRules};
 use proptest::prelude::*;
 use serde_json::Value;
 

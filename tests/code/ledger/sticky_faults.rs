@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpumeter::account::{LedgerBatch, StickyFaults};
-use gpumeter::ledger::{Ledger, LedgerQueue, Opening};
+use gpumeter::accounting::batches::{LedgerBatch, StickyFaults};
+use gpumeter::accounting::ledger::{Ledger, LedgerQueue, Opening};
 use gpumeter::model::{Microjoules, StickyFault, Utc};
 
 use super::world::{World, opening, register_gpus, uuid};

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use gpumeter::account::LedgerBatch;
-use gpumeter::billing::{PriceBook, Rate};
-use gpumeter::ledger::{Cause, Ledger, Opening, Reader, Retention, restore};
+use gpumeter::accounting::batches::LedgerBatch;
+use gpumeter::accounting::billing::{PriceBook, Rate};
+use gpumeter::accounting::ledger::{Cause, Ledger, Opening, Reader, Retention, restore};
 use gpumeter::model::{Nanoseconds, Stamp, Utc};
 
 use super::world::*;

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use std::sync::Arc;
 
-use gpumeter::account::{Acknowledged, CounterKey, HolderCounter, LedgerBatch, Recovered, TenantKey};
-use gpumeter::ledger::{Ledger, Opening, Reader};
+use gpumeter::accounting::batches::{
+    Acknowledged, CounterKey, HolderCounter, LedgerBatch, Recovered, TenantKey,
+};
+use gpumeter::accounting::ledger::{Ledger, Opening, Reader};
+use gpumeter::accounting::tenants::{TenantRule, TenantRules};
 use gpumeter::model::{Fact, Facts, Holder, HolderKind, Money};
-use gpumeter::tenants::{TenantRule, TenantRules};
 
 use super::world::*;
 
@@ -225,7 +227,7 @@ fn the_bill_has_a_line_for_each_account_of_a_job() {
         settle(&mut ledger, 0, from..from + 30, "slurm:alpha/211");
     }
     drop(ledger);
-    let mut reader = gpumeter::ledger::Reader::open(&world.path()).unwrap();
+    let mut reader = gpumeter::accounting::ledger::Reader::open(&world.path()).unwrap();
     let statement = reader.bill(&between(None, None)).unwrap();
     assert!(statement.is_balanced());
     let lines = statement.lines.iter().map(|line| {

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gpumeter::account::{ClosedWindow, CounterKey, GpuRegistration, LedgerBatch, OpenSpans, Recovered};
-use gpumeter::billing::{BillRequest, LineDetail, PriceBook, Rate, RateKind, RateSelector};
-use gpumeter::ledger::{Error, Ledger, Opening};
+use gpumeter::accounting::batches::{
+    ClosedWindow, CounterKey, GpuRegistration, LedgerBatch, OpenSpans, Recovered,
+};
+use gpumeter::accounting::billing::{BillRequest, LineDetail, PriceBook, Rate, RateKind, RateSelector};
+use gpumeter::accounting::ledger::{Error, Ledger, Opening};
+use gpumeter::accounting::tenants::{Decision, TenantRules};
 use gpumeter::model::{
     ActivitySource, Amounts, Fraction, GpuId, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
     Nanoseconds, Parts, Row, Settlement, SlotId, SlotState, Span, Stamp, Tariff, Use, Utc,
 };
-use gpumeter::tenants::{Decision, TenantRules};
 
 /// 2025-11-14T22:15:00Z, a quarter hour.
 pub(crate) const START: Utc = Utc(1_763_158_500_000_000_000);
@@ -74,7 +76,7 @@ impl World {
 
 /// Makes the tables of a ledger, with these rows.
 pub(crate) fn fill(connection: &rusqlite::Connection, rows: &str) {
-    let schema = include_str!("../../../src/ledger/schema.sql");
+    let schema = include_str!("../../../src/accounting/ledger/schema.sql");
     let marks = "PRAGMA application_id = 0x47504D54; PRAGMA user_version = 9;";
     connection.execute_batch("PRAGMA synchronous = OFF; PRAGMA foreign_keys = OFF").unwrap();
     connection.execute_batch(&format!("BEGIN; {schema} {rows} COMMIT; {marks}")).unwrap();

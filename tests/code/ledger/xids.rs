@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::account::{LedgerBatch, XidSum, XidSums};
-use gpumeter::ledger::{Ledger, LedgerQueue, Opening, forget};
+use gpumeter::accounting::batches::{LedgerBatch, XidSum, XidSums};
+use gpumeter::accounting::ledger::{Ledger, LedgerQueue, Opening, forget};
 use gpumeter::model::{Nanoseconds, Utc};
 
 use super::world::{World, opening, register_gpus, uuid};

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{Counter, InstanceValue, Level, device_points, first_integral, first_point, point};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
+use gpumeter::model::catalogue::{
+    Counter, InstanceValue, Level, device_points, first_integral, first_point, point,
+};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
     Absence, Bytes, Frame, GpuId, GpuIdentity, HowHeld, InstanceFrame, InstanceId, InstanceIdentity,

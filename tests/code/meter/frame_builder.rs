@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{InstanceValue, PointId, device_points, first_point};
+use gpumeter::model::catalogue::{InstanceValue, PointId, device_points, first_point};
 use gpumeter::model::{
     Absence, Bytes, Frame, GpuIdentity, GpuProcess, InstanceFrame, InstanceId, InstanceIdentity, MigSlices,
     Nanoseconds, ProcessSample, Reading, Sampled, Stamp, Stretch,

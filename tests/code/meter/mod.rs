@@ -18,7 +18,7 @@ mod versions;
 mod world;
 mod xids;
 
-use gpumeter::catalogue::AccountValue;
+use gpumeter::model::catalogue::AccountValue;
 use gpumeter::model::{HealthState, Holder, HolderId, Remedy, UnattributedReason};
 use world::{Row, World};
 

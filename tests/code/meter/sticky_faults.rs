@@ -1,6 +1,6 @@
 //! Faults that only a reset of the GPU clears, across restarts of the agent: the verdict and the unavailable time.
 
-use gpumeter::catalogue::AccountValue;
+use gpumeter::model::catalogue::AccountValue;
 use gpumeter::model::{HealthState, Remedy};
 
 use super::frame_builder::FrameBuilder;

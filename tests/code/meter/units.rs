@@ -1,7 +1,7 @@
 //! Units in which several users run processes: each user is a holder of his own.
 
-use gpumeter::catalogue::AccountValue;
 use gpumeter::model::Holder;
+use gpumeter::model::catalogue::AccountValue;
 
 use super::world::World;
 use super::{holder, seconds};

@@ -1,6 +1,6 @@
 //! Verdicts on readings of which a part is missing for a while, and on NVLinks.
 
-use gpumeter::catalogue::{PointId, first_point};
+use gpumeter::model::catalogue::{PointId, first_point};
 use gpumeter::model::{Absence, HealthState, Reading, Remedy};
 
 use super::world::{UUID, World};

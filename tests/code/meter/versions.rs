@@ -1,8 +1,8 @@
 //! Holders whose facts change: each version has its own time, and no counter falls.
 
-use gpumeter::catalogue::AccountValue;
+use gpumeter::accounting::tenants::{TenantRules, tenant};
+use gpumeter::model::catalogue::AccountValue;
 use gpumeter::model::{Fact, Facts, Holder, HolderKind, PodLabel};
-use gpumeter::tenants::{TenantRules, tenant};
 
 use super::seconds;
 use super::world::World;

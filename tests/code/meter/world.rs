@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpumeter::account::{CounterKey, Recovered};
-use gpumeter::billing::{BillLine, BillRequest};
-use gpumeter::catalogue::{AccountValue, Level};
+use gpumeter::accounting::batches::{CounterKey, Recovered};
+use gpumeter::accounting::billing::{BillLine, BillRequest};
+use gpumeter::accounting::ledger::{Ledger, LedgerQueue, Opening, Reader};
+use gpumeter::holders::host::Pci;
 use gpumeter::holders::{Allocation, IdentifiedProcess, Identities};
-use gpumeter::host::Pci;
-use gpumeter::ledger::{Ledger, LedgerQueue, Opening, Reader};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
+use gpumeter::model::catalogue::{AccountValue, Level};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
     Amounts, Fraction, Frame, GpuId, GpuName, GpuSelector, HealthState, Holder, HolderId, HoldingSource,
@@ -47,7 +47,7 @@ pub(crate) struct World {
     /// The account's end in a ledger that was opened late.
     opened_late: Option<Box<Recovered>>,
     queue: LedgerQueue,
-    acknowledged: Vec<gpumeter::account::Acknowledged>,
+    acknowledged: Vec<gpumeter::accounting::batches::Acknowledged>,
     snapshot: Option<Arc<Snapshot>>,
     /// What the ledger has committed, by slot and holder.
     of_slots: BTreeMap<CounterKey, Amounts>,

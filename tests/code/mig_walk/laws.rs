@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gpumeter::account::CounterKey;
-use gpumeter::catalogue::{InstanceValue, PointId, first_point};
+use gpumeter::accounting::batches::CounterKey;
+use gpumeter::model::catalogue::{InstanceValue, PointId, first_point};
 use gpumeter::model::snapshot::Snapshot;
 use gpumeter::model::{Absence, Frame, Nanoseconds, Utc};
 

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumeter::account::Acknowledged;
-use gpumeter::catalogue::Level;
-use gpumeter::clock::{Clock, ClockPage, PageState};
+use gpumeter::accounting::batches::Acknowledged;
+use gpumeter::accounting::ledger::{Ledger, LedgerQueue, Opening};
+use gpumeter::driver::nvml::{CallSlot, Library, Sampler, find};
 use gpumeter::holders::{IdentifiedProcess, Identities};
-use gpumeter::ledger::{Ledger, LedgerQueue, Opening};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
+use gpumeter::model::catalogue::Level;
 use gpumeter::model::snapshot::Snapshot;
 use gpumeter::model::{Frame, Holder, HowHeld, Nanoseconds, Utc};
-use gpumeter::nvml::{CallSlot, Library, Sampler, find};
+use gpumeter::runtime::clock::{Clock, ClockPage, PageState};
 use tempfile::TempDir;
 
 use super::layout::Layout;

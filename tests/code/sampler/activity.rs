@@ -1,7 +1,7 @@
 //! How exactly the frames show the activity of the GPU.
 
-use gpumeter::catalogue::first_point;
 use gpumeter::model::Frame;
+use gpumeter::model::catalogue::first_point;
 
 use super::world::World;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpumeter::catalogue::{PointId, device_points, first_point};
+use gpumeter::model::catalogue::{PointId, device_points, first_point};
 use gpumeter::model::frame::Tier;
 use gpumeter::model::{Absence, Frame, Reading, Rejection};
 

@@ -1,7 +1,7 @@
 //! With a slow driver the sampler stretches the intervals of slower tiers and lists, and shortens them again.
 
-use gpumeter::catalogue::first_point;
 use gpumeter::model::Stretch;
+use gpumeter::model::catalogue::first_point;
 use gpumeter::model::frame::Tier;
 
 use super::world::{World, calls, is_due};

@@ -1,6 +1,6 @@
 //! What the NVLink fabric says of a GPU.
 
-use gpumeter::catalogue::device_points;
+use gpumeter::model::catalogue::device_points;
 use gpumeter::model::{Absence, Frame, Reading};
 
 use super::world::World;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpumeter::catalogue::{Bound, GpuRows, InstanceValue, Kind, Rows, device_points, first_point};
+use gpumeter::model::catalogue::{Bound, GpuRows, InstanceValue, Kind, Rows, device_points, first_point};
 use gpumeter::model::{Absence, Frame, GpuIdentity, InstanceFrame, Rejection, Via};
 
 use super::world::World;

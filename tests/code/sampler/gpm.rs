@@ -1,6 +1,6 @@
 //! GPM rates and counters over the simulated driver: which drivers report them, and their values.
 
-use gpumeter::catalogue::{Counter, InstanceValue, first_point, point};
+use gpumeter::model::catalogue::{Counter, InstanceValue, first_point, point};
 use gpumeter::model::{Absence, Frame, InstanceFrame, Reading, Rejection};
 
 use super::world::{World, calls};

@@ -1,6 +1,6 @@
 //! MIG instances: their placement, and which instance has which readings after a change of the layout.
 
-use gpumeter::catalogue::{InstanceValue, first_point};
+use gpumeter::model::catalogue::{InstanceValue, first_point};
 use gpumeter::model::frame::Tier;
 use gpumeter::model::{Absence, Frame};
 

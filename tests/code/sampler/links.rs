@@ -1,7 +1,7 @@
 //! NVLink errors over the simulated driver: the fields of each generation, and their growth with scripted errors.
 
-use gpumeter::catalogue::{Family, Point, PointId, device_points};
-use gpumeter::health::{HealthInput, INPUT_SOURCES};
+use gpumeter::meter::health::{HealthInput, INPUT_SOURCES};
+use gpumeter::model::catalogue::{Family, Point, PointId, device_points};
 use gpumeter::model::{Absence, Frame, Reading};
 
 use super::world::World;

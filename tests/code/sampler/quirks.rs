@@ -1,9 +1,9 @@
 //! Drivers that are old or faulty.
 
-use gpumeter::catalogue::{device_points, first_point};
-use gpumeter::clock::Clock;
+use gpumeter::driver::nvml::{CallSlot, Library, OpenError};
+use gpumeter::model::catalogue::{device_points, first_point};
 use gpumeter::model::{Absence, Reading, Rejection};
-use gpumeter::nvml::{CallSlot, Library, OpenError};
+use gpumeter::runtime::clock::Clock;
 
 use super::world::{LIBRARY, World, calls};
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use gpumeter::catalogue::{device_points, first_point};
+use gpumeter::model::catalogue::{device_points, first_point};
 use gpumeter::model::{Frame, Via};
 
 use super::world::World;

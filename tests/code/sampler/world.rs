@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gpumeter::catalogue::Level;
-use gpumeter::clock::{Clock, ClockPage, PageState};
+use gpumeter::driver::nvml::{CallSlot, Library, Recorder, Sampler, find};
+use gpumeter::driver::record::{FORMAT, RecordingHead};
+use gpumeter::model::catalogue::Level;
 use gpumeter::model::frame::Tier;
 use gpumeter::model::{Absence, Frame, Nanoseconds, Utc};
-use gpumeter::nvml::{CallSlot, Library, Recorder, Sampler, find};
-use gpumeter::record::{FORMAT, RecordingHead};
+use gpumeter::runtime::clock::{Clock, ClockPage, PageState};
 use tempfile::TempDir;
 
 pub(crate) static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));

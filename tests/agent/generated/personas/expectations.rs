@@ -1,6 +1,6 @@
 //! How older and odd drivers must be read, written by hand.
 
-use gpumeter::catalogue::{PointId, first_point, point};
+use gpumeter::model::catalogue::{PointId, first_point, point};
 use gpumeter::model::{Absence, Bytes, Frame, MemoryKind, Reading};
 
 use super::node::Node;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use gpumeter::doctor::board_sentences;
+use gpumeter::cli::doctor::board_sentences;
 use nvidia_ml::persona::Persona;
 
 use super::node::{FamilyState, Node};

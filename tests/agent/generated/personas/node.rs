@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-use gpumeter::catalogue::Level;
-use gpumeter::clock::{Clock, ClockPage, PageState};
+use gpumeter::driver::nvml::{CallSlot, Library, Sampler, find};
+use gpumeter::model::catalogue::Level;
 use gpumeter::model::{Frame, Nanoseconds, Utc};
-use gpumeter::nvml::{CallSlot, Library, Sampler, find};
+use gpumeter::runtime::clock::{Clock, ClockPage, PageState};
 use nvidia_ml::persona::{Persona, without};
 use tempfile::TempDir;
 

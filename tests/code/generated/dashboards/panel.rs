@@ -247,7 +247,7 @@ impl Panel {
         let needs = self.needs();
         let sources: Vec<&str> = needs.metrics.iter().map(|name| &**name).collect();
         let level = match needs.level {
-            gpumeter::catalogue::Level::Full => " Needs level full.",
+            gpumeter::model::catalogue::Level::Full => " Needs level full.",
             _ => "",
         };
         let empty = self.empty.map(|meaning| format!(" Empty: {meaning}.")).unwrap_or_default();

@@ -1,0 +1,606 @@
+//! Makes a bill from the files of many ledgers, one file after the other, in memory that is bounded by the lines of the bill.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use parquet::file::reader::ChunkReader;
+
+use super::control::{digest_of, digest_of_file};
+use super::day_file::{DayFile, RunLimits};
+use super::directory::{DayPath, ExportDirectory, date_of};
+use super::error::{ExportError, FileProblem};
+use super::expected::{ExpectedNode, FileTimes, MissingTime, ReportGap, Reports};
+use super::lines::RunSums;
+use super::shared_gpus::{GpuOwners, ResolvedRuns, SharedRuns};
+use super::uses::FileUses;
+use crate::accounting::billing::{
+    Bill, BillDraft, BillLine, BillRate, BillRequest, BillTerms, DayHeader, DayRevision, DayRow, ExactMoney,
+    ExportedFile, Fleet, GpuConflict, LineDetail, LineFilter, LineRates, MinuteUses, PriceBook, PricedSlot,
+    PricedSpan, RateKind, RateSchedule, TenantBudget, UsageHistory, WorkloadUsage, days_between,
+};
+use crate::model::{Amounts, DAY, GpuId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc};
+use crate::runtime::file;
+use crate::runtime::thread::map_in_order;
+
+/// A larger file is not read into memory as a whole.
+const IN_MEMORY: u64 = 32 << 20;
+/// The most names in a note.
+const NAMES: usize = 5;
+
+/// The files that bills are made from.
+#[derive(Clone, Debug)]
+pub struct ExportSource<'a> {
+    pub directory: &'a Path,
+    /// The nodes that should have reported.
+    pub expected: Vec<ExpectedNode>,
+    /// Whether damaged files are left out.
+    pub skip_damaged: bool,
+    /// Whether the digest of each file is wanted.
+    pub digests: bool,
+}
+
+/// Makes bills, one after the other, each of a span in one currency; tells after each file how many were read, and how
+/// many there are.
+///
+/// # Errors
+/// A file that cannot be read, two currencies on one day, times that are not on quarter hours.
+pub fn make_bills(
+    source: &ExportSource<'_>,
+    request: &BillRequest,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Vec<Bill>, ExportError> {
+    let all = ExportDirectory(source.directory).days()?;
+    request.by_currency(
+        |request| {
+            FleetDraft::new(source, request, &all).and_then(|draft| make_bill(draft, &all, &mut progress))
+        },
+        |error| match error {
+            ExportError::Currencies { day, .. } => Some(*day),
+            _ => None,
+        },
+    )
+}
+
+fn make_bill(
+    mut draft: FleetDraft<'_>,
+    all: &[DayPath],
+    progress: &mut impl FnMut(usize, usize),
+) -> Result<Bill, ExportError> {
+    let (from, to) = (draft.from, draft.to);
+    let is_inside = |day: &DayPath| date_of(from.floor(DAY)) <= day.date && day.date < date_of(to.ceil(DAY));
+    let mut files: Vec<DayPath> = all.iter().filter(|day| is_inside(day)).cloned().collect();
+    files = draft.survey(files)?;
+    let total = files.len();
+    let reader = RunReader::new(&draft);
+    map_in_order(
+        &files,
+        |day| reader.read(day),
+        |place, read| {
+            draft.add_file(&files[place], read)?;
+            progress(place + 1, total);
+            Ok::<(), ExportError>(())
+        },
+    )?;
+    draft.finish()
+}
+
+/// A bill while it is made.
+struct FleetDraft<'a> {
+    source: &'a ExportSource<'a>,
+    request: &'a BillRequest,
+    from: Utc,
+    to: Utc,
+    exported_until: Utc,
+    days: Vec<Utc>,
+    bill: BillDraft<'a>,
+    /// The GPUs of several ledgers, by date.
+    shared_gpus: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    shared: SharedRuns,
+    conflicts: Vec<GpuConflict>,
+    files: Vec<ExportedFile>,
+    reports: Reports<'a>,
+    /// What workloads did on GPUs, where lines are selected.
+    usage: UsageHistory,
+    /// GPU time that expected nodes did not report.
+    missing: TimeSum,
+    facts: FleetFacts,
+}
+
+/// Reads the runs of files, on any thread.
+struct RunReader<'a> {
+    from: Utc,
+    to: Utc,
+    /// Begins of local days, and of rates and terms of the book.
+    cuts: BTreeSet<Utc>,
+    reports: Reports<'a>,
+    shared: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    detail: LineDetail,
+    /// Where only some lines are in the bill, which.
+    filter: Option<&'a LineFilter>,
+    digests: bool,
+}
+
+/// What a bill needs of a file.
+struct ReadDay {
+    header: DayHeader,
+    runs: Vec<DayRow>,
+    uses: Vec<(GpuId, MinuteUses)>,
+    /// Empty where no node is expected.
+    times: FileTimes,
+    digest: Option<String>,
+}
+
+impl<'a> RunReader<'a> {
+    fn new(draft: &FleetDraft<'a>) -> Self {
+        let mut cuts: BTreeSet<Utc> = draft.days.iter().copied().collect();
+        if let Some(book) = &draft.request.book {
+            cuts.extend(book_cuts(book));
+        }
+        let reports = Reports::new(&draft.source.expected);
+        Self {
+            from: draft.from,
+            to: draft.to,
+            cuts,
+            reports,
+            shared: draft.shared_gpus.clone(),
+            // A filter may select by what the bill does not tell apart.
+            detail: if draft.is_filtered() { LineDetail::whole() } else { draft.request.detail.clone() },
+            filter: draft.is_filtered().then_some(&draft.request.filter),
+            digests: draft.source.digests,
+        }
+    }
+
+    /// The header of a file and all runs in the period.
+    fn read(&self, day: &DayPath) -> Result<ReadDay, FileProblem> {
+        let mut file = file::open(&day.path)?;
+        if file.metadata()?.len() > IN_MEMORY {
+            let digest = self.digests.then(|| digest_of_file(&mut file)).transpose()?;
+            return self.read_file(day, &DayFile::read(file)?, digest);
+        }
+        let mut bytes = Vec::new();
+        file.take(IN_MEMORY).read_to_end(&mut bytes)?;
+        let digest = self.digests.then(|| digest_of(&bytes));
+        self.read_file(day, &DayFile::of_bytes(bytes)?, digest)
+    }
+
+    fn read_file<R: ChunkReader + 'static>(
+        &self,
+        day: &DayPath,
+        file: &DayFile<R>,
+        digest: Option<String>,
+    ) -> Result<ReadDay, FileProblem> {
+        file.check_place(&day.date, &day.ledger)?;
+        let mut cuts = self.cuts.clone();
+        cuts.extend(self.reports.cuts(&file.header().node));
+        let cuts: Vec<Utc> = cuts.into_iter().collect();
+        let none = BTreeSet::new();
+        let by_quarter = self.shared.get(&*day.date).unwrap_or(&none);
+        // The last quarter hour of the account is not over.
+        let end = self.to.min(file.header().revision.settled_until);
+        let mut times = FileTimes::default();
+        let all_by_quarter = self.filter.is_some() || !self.reports.is_empty();
+        let limits = RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter, all_by_quarter };
+        let (mut sums, mut uses) = (RunSums::new(&self.detail, limits), self.filter.map(FileUses::new));
+        file.read_runs(limits, |run| {
+            // A GPU of several ledgers is read for its whole day.
+            let is_inside = self.from <= run.from && run.from < self.to;
+            if let Some(uses) = uses.as_mut().filter(|_| is_inside) {
+                uses.add(&run, run.to.min(end));
+            }
+            if is_inside && !self.reports.is_empty() {
+                times.add(&run);
+            }
+            Ok(sums.add(run)?)
+        })?;
+        Ok(ReadDay {
+            header: file.header().clone(),
+            runs: sums.into_runs().collect(),
+            uses: uses.map(FileUses::finish).unwrap_or_default(),
+            times,
+            digest: digest.map(|digest| format!("sha256:{digest}")),
+        })
+    }
+}
+
+/// The times at which rates and terms of a book begin.
+fn book_cuts(book: &PriceBook) -> impl Iterator<Item = Utc> {
+    let rates = book.rates.iter().filter_map(|rate| rate.from);
+    rates.chain(book.terms.iter().filter_map(|terms| terms.from))
+}
+
+/// What the headers say together.
+#[derive(Default)]
+struct FleetFacts {
+    currency: Option<String>,
+    /// The currencies of operators' prices.
+    currencies: BTreeSet<String>,
+    is_priced: bool,
+    is_simulated: bool,
+    /// The difference that files found in their ledgers.
+    imbalance: i128,
+    clusters: BTreeSet<String>,
+    nodes: BTreeMap<String, BTreeSet<String>>,
+    /// Up to where each ledger is exported, and its node.
+    ends: BTreeMap<String, (Utc, String)>,
+    attributes: BTreeMap<String, BTreeMap<String, String>>,
+    budgets: BTreeMap<String, TenantBudget>,
+    skipped: Vec<String>,
+}
+
+impl<'a> FleetDraft<'a> {
+    fn new(
+        source: &'a ExportSource<'a>,
+        request: &'a BillRequest,
+        all: &[DayPath],
+    ) -> Result<Self, ExportError> {
+        let exported_until = last_export(all, source.skip_damaged)?;
+        let [from, to] = request.period(exported_until);
+        for at in [request.from, request.to].into_iter().flatten() {
+            if at.floor(QUARTER_HOUR) != at {
+                return Err(ExportError::Grid(at.to_string()));
+            }
+        }
+        let days = if request.detail.day { days_between(from, to, &request.zone) } else { Vec::new() };
+        Ok(Self {
+            source,
+            request,
+            from,
+            to,
+            exported_until,
+            days,
+            bill: BillDraft::new(request),
+            shared_gpus: BTreeMap::new(),
+            shared: SharedRuns::default(),
+            conflicts: Vec::new(),
+            files: Vec::new(),
+            reports: Reports::new(&source.expected),
+            usage: UsageHistory::default(),
+            missing: TimeSum(0),
+            facts: FleetFacts::default(),
+        })
+    }
+
+    /// Reads all headers, and leaves out files that a later one replaces and, on request, damaged ones.
+    fn survey(&mut self, files: Vec<DayPath>) -> Result<Vec<DayPath>, ExportError> {
+        let mut kept = BTreeMap::<(String, String), (DayRevision, usize)>::new();
+        let mut gpus = Vec::new();
+        let read = |day: &DayPath| {
+            DayFile::open(&day.path).map(|file| (file.header().revision, file.header().gpus.clone()))
+        };
+        map_in_order(&files, read, |place, read| {
+            let day = &files[place];
+            let Some((revision, of_day)) = self.unless_skipped(day, read)? else { return Ok(()) };
+            gpus.push((day.date.clone(), day.ledger.clone(), of_day));
+            let kept = kept.entry((day.date.clone(), day.ledger.clone())).or_insert((revision, place));
+            // A node that changed its cluster may have left a file under the old one.
+            if kept.0 < revision {
+                *kept = (revision, place);
+            }
+            Ok::<(), ExportError>(())
+        })?;
+        let mut owners = GpuOwners::default();
+        for (date, ledger, gpus) in &gpus {
+            owners.add(date, ledger, gpus.iter().map(|gpu| &gpu.gpu.uuid));
+        }
+        self.shared_gpus = owners.into_shared();
+        let places: BTreeSet<usize> = kept.into_values().map(|(_, place)| place).collect();
+        Ok(files
+            .into_iter()
+            .enumerate()
+            .filter(|(place, _)| places.contains(place))
+            .map(|(_, day)| day)
+            .collect())
+    }
+
+    /// What was read of a file; none of a damaged one that is left out on request.
+    fn unless_skipped<T>(
+        &mut self,
+        day: &DayPath,
+        read: Result<T, FileProblem>,
+    ) -> Result<Option<T>, ExportError> {
+        match read {
+            Ok(read) => Ok(Some(read)),
+            Err(problem) if self.source.skip_damaged && problem.is_damage() => {
+                self.facts.skipped.push(day.path.display().to_string());
+                Ok(None)
+            }
+            Err(problem) => Err(problem.at(&day.path)),
+        }
+    }
+
+    /// Adds a file, unless it is left out.
+    fn add_file(&mut self, day: &DayPath, read: Result<ReadDay, FileProblem>) -> Result<(), ExportError> {
+        let Some(ReadDay { header, runs, uses, times, digest }) = self.unless_skipped(day, read)? else {
+            return Ok(());
+        };
+        uses.iter().for_each(|(gpu, quarter)| self.usage.add(gpu, quarter));
+        self.facts.add(&header, &day.path, self.request.book.is_none())?;
+        header.gpus.iter().for_each(|gpu| self.bill.add_gpu(gpu));
+        self.reports.add_gpus(&header);
+        let numbers = self.bill.numbers(&header.rates, &header.terms);
+        // What was reported is not missing, whatever becomes of it.
+        self.reports.add(times, &numbers);
+        let runs = runs.into_iter().map(|run| numbers.of_row(run));
+        let (shared, own): (Vec<DayRow>, Vec<DayRow>) = runs.partition(|run| self.is_shared(run));
+        let ledger: Arc<str> = format!("{} of {}", header.ledger, header.node).into();
+        shared.into_iter().for_each(|run| self.shared.add(&ledger, run));
+        self.add_priced(own)?;
+        let path = day.path.strip_prefix(self.source.directory).unwrap_or(&day.path);
+        self.files
+            .push(ExportedFile { path: path.display().to_string(), digest: digest.unwrap_or_default() });
+        Ok(())
+    }
+
+    /// Whether only some lines are in the bill.
+    fn is_filtered(&self) -> bool {
+        self.request.filter != LineFilter::default()
+    }
+
+    fn is_shared(&self, run: &DayRow) -> bool {
+        if self.shared_gpus.is_empty() {
+            return false;
+        }
+        let of_date = self.shared_gpus.get(&*date_of(run.from));
+        of_date.is_some_and(|gpus| gpus.contains(&run.line.gpu.uuid))
+    }
+
+    /// Adds runs of one file, priced anew where there is a book.
+    fn add_priced(&mut self, runs: Vec<DayRow>) -> Result<(), ExportError> {
+        let Some(book) = &self.request.book else {
+            return runs.into_iter().try_for_each(|run| self.add_run(run));
+        };
+        // A node whose pool or name changes has other rates from then on.
+        let mut spans = BTreeMap::<(Arc<str>, Utc, String), Vec<DayRow>>::new();
+        let cuts: BTreeSet<Utc> = book_cuts(book).chain(self.days.iter().copied()).collect();
+        for run in runs.into_iter().filter(|run| run.line.amounts != Amounts::default()) {
+            let of_node = self.reports.cuts(&run.node.name).filter(|cut| *cut <= run.from).max();
+            let begin = cuts.range(..=run.from).next_back().copied().max(of_node);
+            let begin = begin.unwrap_or_default().max(run.from.floor(DAY));
+            let begin = if self.is_shared(&run) { run.from } else { begin };
+            let node = format!("{:?}", run.node);
+            spans.entry((Arc::clone(&run.line.gpu.uuid), begin, node)).or_default().push(run);
+        }
+        for ((_, at, _), runs) in spans {
+            self.add_span(book, at, runs)?;
+        }
+        Ok(())
+    }
+
+    /// Prices the lines of a GPU in a span in which no rate of the book begins.
+    fn add_span(&mut self, book: &PriceBook, at: Utc, runs: Vec<DayRow>) -> Result<(), ExportError> {
+        let Some(first) = runs.first() else { return Ok(()) };
+        let (node, gpu, from) = (Arc::clone(&first.node), first.line.gpu.clone(), first.from);
+        let to = runs.iter().map(|run| run.to).max().unwrap_or(from);
+        let schedule = RateSchedule::always(book, &node);
+        let model = self.bill.model(&gpu.uuid).to_owned();
+        let whole = PricedSlot { uuid: &gpu.uuid, model: &model, profile: None };
+        let gpu_rate = schedule.rate(RateKind::GpuHour, whole, at).map(|rate| rate.id);
+        let lines = runs.into_iter().map(|run| unpriced(run.line)).collect();
+        let priced = PricedSpan { schedule: &schedule, gpu: &gpu, model: &model, at }.price(lines)?;
+        let rates: Vec<BillRate> = schedule.rates.entries().iter().map(BillRate::new).collect();
+        let terms: Vec<BillTerms> = schedule.terms.entries().iter().map(BillTerms::new).collect();
+        let numbers = self.bill.numbers(&rates, &terms);
+        for line in priced {
+            let run = DayRow { from, to, node: Arc::clone(&node), gpu_rate, line };
+            self.add_run(numbers.of_row(run))?;
+        }
+        Ok(())
+    }
+
+    /// Adds a run, whose rates have their numbers in the bill.
+    fn add_run(&mut self, run: DayRow) -> Result<(), ExportError> {
+        if !self.request.filter.is_for(&run.line) {
+            return Ok(());
+        }
+        let DayRow { from, node, gpu_rate, line, .. } = run;
+        self.bill.add_time(&line.gpu.uuid, Nanoseconds(line.amounts.parts.held()), gpu_rate)?;
+        self.bill.add_line(from, Some(&node), line)?;
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Bill, ExportError> {
+        let ResolvedRuns { runs, conflicts } =
+            std::mem::take(&mut self.shared).resolve([self.from, self.to])?;
+        for runs in runs {
+            self.add_priced(runs.into_iter().map(|(_, run)| run).collect())?;
+        }
+        let mut gaps: Vec<String> =
+            self.reports.unexpected().into_iter().map(|node| format!("{node} is not expected")).collect();
+        gaps.extend(conflicts.iter().map(ToString::to_string));
+        self.conflicts = conflicts;
+        for missing in self.reports.missing(self.from, self.to)? {
+            let time: TimeSum = missing.gaps.iter().map(|gap| gap.time).sum();
+            let seconds = time.0 / u128::from(Nanoseconds::SECOND.0);
+            self.missing += time;
+            gaps.push(format!("{} did not report {seconds} s of {}", missing.node, missing.gpu.gpu.uuid));
+            self.add_missing(missing)?;
+        }
+        let usage = std::mem::take(&mut self.usage).finish();
+        if let Some(book) = &self.request.book {
+            book.check_currency(self.facts.currencies.iter().map(String::as_str))?;
+        }
+        let imbalance = self.facts.imbalance;
+        let is_partial = self.is_filtered();
+        let mut bill = self.into_bill(gaps, usage);
+        bill.add_up()?;
+        bill.reconciliation.imbalance += imbalance;
+        if is_partial {
+            bill.keep_lines(|_| true);
+        }
+        Ok(bill)
+    }
+
+    /// The bill without sums.
+    fn into_bill(self, gaps: Vec<String>, usage: Vec<WorkloadUsage>) -> Bill {
+        let notes = self.notes();
+        let Self { request, from, to, exported_until, bill, conflicts, files, facts, .. } = self;
+        let bill = bill.finish([from, to], exported_until);
+        let is_priced = facts.is_priced || request.book.is_some();
+        let mut bill = Bill {
+            // Statements of fleets in several clusters are told apart by it.
+            cluster: Some(&facts.clusters).filter(|all| all.len() == 1).and_then(|all| all.first().cloned()),
+            fleet: Some(Fleet {
+                nodes: facts.nodes.len() as u64,
+                clusters: facts.clusters.into_iter().collect(),
+                notes,
+                conflicts,
+                files,
+                gaps,
+                usage,
+            }),
+            simulated: facts.is_simulated,
+            currency: match &request.book {
+                Some(book) => book.currency().map(|currency| currency.to_string()),
+                None => facts.currency,
+            },
+            unpriced: bill.unpriced.filter(|_| is_priced),
+            tenant_attributes: facts.attributes,
+            tenant_budgets: facts.budgets,
+            ..bill
+        };
+        bill.keep_tenants();
+        bill
+    }
+
+    /// Adds time that an expected node did not report.
+    fn add_missing(&mut self, missing: MissingTime) -> Result<(), ExportError> {
+        let MissingTime { node, gpu, gaps } = missing;
+        let node = Arc::new(NodeIdentity { name: node, ..NodeIdentity::default() });
+        self.bill.add_gpu(&gpu);
+        let Some(book) = &self.request.book else {
+            return gaps.iter().try_for_each(|gap| self.add_gap(gap, &gpu.gpu, &node));
+        };
+        let cuts: BTreeSet<Utc> = book_cuts(book).collect();
+        for gap in gaps.iter().flat_map(|gap| gap.cut_at(cuts.iter().copied())) {
+            let (from, to, line) = (gap.from, gap.to, gap.line(&gpu.gpu));
+            let run = DayRow { from, to, node: Arc::clone(&node), gpu_rate: None, line };
+            self.add_span(book, from, vec![run])?;
+        }
+        Ok(())
+    }
+
+    /// Adds a gap at the rate that the GPU had before it.
+    fn add_gap(&mut self, gap: &ReportGap, gpu: &GpuId, node: &Arc<NodeIdentity>) -> Result<(), ExportError> {
+        let mut line = gap.line(gpu);
+        if let Some(rate) = gap.rate {
+            (line.charged, line.unpriced) = (gap.time, Nanoseconds(0));
+            line.exact = ExactMoney::of_time(self.bill.price_of(rate), gap.time.0);
+            line.rates = LineRates { time: Some(rate), ..LineRates::default() };
+        }
+        let run = DayRow { from: gap.from, to: gap.to, node: Arc::clone(node), gpu_rate: gap.rate, line };
+        self.add_run(run)
+    }
+
+    /// What a reader must know about the exports.
+    fn notes(&self) -> Vec<String> {
+        let facts = &self.facts;
+        let mut notes = Vec::new();
+        let list = |names: &[String]| {
+            let shown = names.iter().take(NAMES).cloned().collect::<Vec<_>>().join(", ");
+            let more = names.len().saturating_sub(NAMES);
+            if more > 0 { format!("{shown} and {more} more") } else { shown }
+        };
+        let behind = facts.ends.values().filter(|(end, _)| end.plus(QUARTER_HOUR) < self.to);
+        let behind: Vec<String> = behind.map(|(end, node)| format!("{node} (up to {end})")).collect();
+        if !behind.is_empty() {
+            notes.push(format!("exports end before the bill: {}", list(&behind)));
+        }
+        let twice: Vec<String> = facts
+            .nodes
+            .iter()
+            .filter(|(_, ledgers)| ledgers.len() > 1)
+            .map(|(node, ledgers)| format!("{node} ({} ledgers)", ledgers.len()))
+            .collect();
+        if !twice.is_empty() {
+            notes.push(format!(
+                "several ledgers have the same node name, and all are counted: {}",
+                list(&twice)
+            ));
+        }
+        if self.missing > TimeSum(0) {
+            let hours = self.missing.0 / u128::from(3_600 * Nanoseconds::SECOND.0);
+            notes.push(format!(
+                "not reported by expected nodes, and charged at the rate that each GPU had before, or the book's: {hours} GPU-hours"
+            ));
+        }
+        if !facts.skipped.is_empty() {
+            notes.push(format!("LEFT OUT, damaged: {}", list(&facts.skipped)));
+        }
+        if !self.source.expected.is_empty() {
+            let unexpected: Vec<String> = self.reports.unexpected().into_iter().map(str::to_owned).collect();
+            if !unexpected.is_empty() {
+                notes.push(format!("not expected, and counted: {}", list(&unexpected)));
+            }
+        }
+        notes
+    }
+}
+
+impl FleetFacts {
+    fn add(&mut self, header: &DayHeader, path: &Path, is_priced: bool) -> Result<(), ExportError> {
+        match (&self.currency, &header.currency) {
+            (Some(first), Some(other)) if first != other && is_priced => {
+                return Err(ExportError::Currencies {
+                    first: first.clone(),
+                    second: other.clone(),
+                    path: path.to_owned(),
+                    day: header.day,
+                });
+            }
+            (None, Some(currency)) => self.currency = Some(currency.clone()),
+            _ => {}
+        }
+        if !header.rates.iter().any(BillRate::is_example) {
+            self.currencies.extend(header.currency.clone());
+        }
+        self.is_priced |= header.priced;
+        self.is_simulated |= header.simulated;
+        self.imbalance += header.imbalance;
+        self.clusters.extend(header.cluster.clone());
+        self.nodes.entry(header.node.clone()).or_default().insert(header.ledger.clone());
+        let end = self.ends.entry(header.ledger.clone()).or_insert_with(|| (Utc(0), header.node.clone()));
+        if header.revision.settled_until > end.0 {
+            *end = (header.revision.settled_until, header.node.clone());
+        }
+        self.attributes.extend(header.tenant_attributes.clone());
+        self.budgets.extend(header.tenant_budgets.clone());
+        Ok(())
+    }
+}
+
+/// A line as it was before it was priced.
+fn unpriced(line: BillLine) -> BillLine {
+    BillLine {
+        rates: LineRates::default(),
+        charged: Nanoseconds(0),
+        unpriced: Nanoseconds(0),
+        exact: ExactMoney::ZERO,
+        exact_energy: ExactMoney::ZERO,
+        ..line
+    }
+}
+
+/// Up to where the last day is exported.
+///
+/// # Errors
+/// There is no export below the directory, or one of the last day cannot be read.
+pub fn exported_until(directory: &Path, skip_damaged: bool) -> Result<Utc, ExportError> {
+    last_export(&ExportDirectory(directory).days()?, skip_damaged)
+}
+
+fn last_export(all: &[DayPath], skip_damaged: bool) -> Result<Utc, ExportError> {
+    let mut last = Utc(0);
+    for (place, day) in all.iter().enumerate().rev() {
+        if last.0 > 0 && all.get(place + 1).is_some_and(|next| next.date != day.date) {
+            break;
+        }
+        match DayFile::open(&day.path) {
+            Ok(file) => last = last.max(file.header().revision.settled_until),
+            Err(problem) if skip_damaged && problem.is_damage() => {}
+            Err(problem) => return Err(problem.at(&day.path)),
+        }
+    }
+    Ok(last)
+}

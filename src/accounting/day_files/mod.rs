@@ -1,0 +1,29 @@
+//! Exports of the account: a Parquet file per ledger and day, and bills over a directory of them.
+//!
+//! The ledger makes the rows of a day ([`crate::accounting::billing::DayAccount`]), which are lines of a bill of one quarter hour each,
+//! tenants and money included. So a bill over a directory is their sum. Any engine that reads Parquet can make the same sums.
+
+mod columns;
+mod control;
+mod day_bytes;
+mod day_file;
+mod directory;
+mod error;
+mod expected;
+mod fleet;
+mod lines;
+mod money_check;
+mod pages;
+mod parquet_column;
+mod shared_gpus;
+mod uses;
+mod writer;
+
+pub use day_bytes::write_day;
+pub use day_file::DayFile;
+pub use directory::{DayPath, ExportDirectory, write_file};
+pub use error::{ExportError, FileProblem};
+pub use expected::{ExpectedNode, read_expected};
+pub use fleet::{ExportSource, exported_until, make_bills};
+pub use parquet_column::{decimal, write_optional};
+pub use writer::write_days;

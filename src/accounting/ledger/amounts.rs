@@ -1,0 +1,79 @@
+//! The amounts as columns of the tables `account` and `counter`.
+
+use rusqlite::Row;
+
+use super::column::{clamped, loaded, stored};
+use crate::model::{AMOUNTS, Amount, Amounts};
+
+/// The columns of `account`.
+pub(super) const ACCOUNT: &[Amount] = AMOUNTS;
+
+/// The columns of `counter`: the first of those.
+pub(super) const COUNTER: &[Amount] = AMOUNTS.split_at(11).0;
+
+/// An SQL expression of each column, joined by the text `between`.
+pub(super) fn join_expressions(
+    columns: &[Amount],
+    between: &str,
+    expression: impl Fn(&Amount) -> String,
+) -> String {
+    columns.iter().map(expression).collect::<Vec<_>>().join(between)
+}
+
+/// The names of columns, separated by commas.
+pub(super) fn names(columns: &[Amount]) -> String {
+    join_expressions(columns, ",", |column| column.name.to_owned())
+}
+
+/// The SQL assignment that adds a new row's value to the stored one.
+pub(super) fn addition(column: &Amount) -> String {
+    let name = column.name;
+    if column.is_reported {
+        format!("{name}={name}+min(excluded.{name},{}-{name})", i64::MAX)
+    } else {
+        format!("{name}={name}+excluded.{name}")
+    }
+}
+
+/// Writes amounts into the parameters of a statement.
+pub(super) fn store(columns: &[Amount], amounts: &Amounts, values: &mut [i64]) -> rusqlite::Result<()> {
+    for (column, value) in columns.iter().zip(values) {
+        let amount = column.of(amounts);
+        *value = if column.is_reported { clamped(amount) } else { stored(amount)? };
+    }
+    Ok(())
+}
+
+/// Reads amounts from the columns that begin at `first`.
+pub(super) fn load(columns: &[Amount], row: &Row<'_>, first: usize) -> rusqlite::Result<Amounts> {
+    let mut amounts = Amounts::default();
+    for (index, column) in columns.iter().enumerate() {
+        *column.of_mut(&mut amounts) = loaded(row, first + index)?;
+    }
+    Ok(amounts)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::accounting::ledger::schema::open_writer;
+    use crate::model::Utc;
+
+    #[test]
+    fn the_tables_have_these_columns_between_their_keys_and_their_grades() {
+        let directory = tempfile::tempdir().unwrap();
+        let (connection, _) = open_writer(&directory.path().join("ledger.db"), Utc(0)).unwrap();
+        let columns = |table: &str| -> Vec<String> {
+            let mut statement = connection.prepare("SELECT name FROM pragma_table_info(?1)").unwrap();
+            statement.query_map([table], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+        };
+        let account =
+            format!("minute_ns,gpu,holder,gpu_instance,profile,{},grade,method,source", names(ACCOUNT));
+        assert_eq!(columns("account").join(","), account);
+        assert_eq!(
+            columns("counter").join(","),
+            format!("gpu,holder,gpu_instance,born_ns,{}", names(COUNTER))
+        );
+    }
+}

@@ -1,0 +1,395 @@
+//! The queue between the tick loop, which never waits, and the ledger thread, which waits for the disk.
+//!
+//! A window replaces the raw spans from which it was settled. Their last holdings and energy counter are still passed to the
+//! ledger; otherwise a restart would continue from an older counter and count the same joules twice. At most
+//! [`LedgerQueue::WINDOWS`] windows wait per GPU; more are merged and counted, so memory is bounded and nothing is lost.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::mem::take;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::merge::{MergeQuality, merge_best_pair};
+use crate::accounting::batches::{
+    Anchor, ClosedWindow, Expected, GpuRegistration, LedgerBatch, OpenSpans, Resumed, StickyFaults, XidSums,
+};
+use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
+
+/// Batches that wait for the ledger thread.
+#[derive(Debug, Default)]
+pub struct LedgerQueue {
+    /// A panic of a thread that holds it leaves at worst a part of a batch, which the ledger refuses.
+    waiting: Mutex<QueuedWork>,
+    arrived: Condvar,
+}
+
+/// How far the ledger thread is behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Windows that wait now.
+    pub windows: usize,
+    /// Windows merged within one minute since the agent started; nothing is lost.
+    pub joined: u64,
+    /// Windows merged with one of equal holdings since the agent started; above 0 the account is coarse and its counters are
+    /// behind.
+    pub merged: u64,
+    /// Windows merged with one of other holdings since the agent started.
+    pub forced: u64,
+}
+
+#[derive(Debug, Default)]
+struct QueuedWork {
+    now: Utc,
+    anchor: Option<Anchor>,
+    sync: bool,
+    has_work: bool,
+    closed: bool,
+    registrations: BTreeMap<Arc<str>, GpuRegistration>,
+    expected: BTreeMap<Arc<str>, Expected>,
+    sticky_faults: BTreeMap<Arc<str>, StickyFaults>,
+    xids: BTreeMap<Arc<str>, XidSums>,
+    holders: BTreeMap<HolderId, Holder>,
+    gpus: BTreeMap<Arc<str>, GpuQueue>,
+    resumed: Vec<Resumed>,
+    pressure: Pressure,
+}
+
+#[derive(Debug, Default)]
+struct GpuQueue {
+    closed: Vec<ClosedWindow>,
+    spans: BTreeMap<Utc, Span>,
+    /// The last span that a window replaced.
+    replaced: Option<Span>,
+    energy_counter: Option<Microjoules>,
+}
+
+impl LedgerQueue {
+    /// Windows that may wait per GPU: one hour.
+    pub const WINDOWS: usize = 240;
+
+    /// Adds a batch without waiting for the disk.
+    pub fn offer(&self, batch: LedgerBatch) {
+        self.waiting.lock().add_batch(batch);
+        self.arrived.notify_one();
+    }
+
+    /// Ends waiting: no more batches will come.
+    pub fn close(&self) {
+        self.waiting.lock().closed = true;
+        self.arrived.notify_one();
+    }
+
+    /// All work as one batch; waits for work up to `timeout`, and not at all once the queue is closed.
+    pub fn wait_for_batch(&self, timeout: Duration) -> Option<LedgerBatch> {
+        let mut waiting = self.waiting.lock();
+        self.arrived.wait_while_for(&mut waiting, |waiting| !waiting.has_work && !waiting.closed, timeout);
+        waiting.take_batch()
+    }
+
+    /// Puts back a batch whose commit may succeed later ([`super::Error::may_pass`]), before what has come since.
+    pub fn put_back(&self, batch: LedgerBatch) {
+        let mut waiting = self.waiting.lock();
+        let since = waiting.take_batch();
+        waiting.add_batch(batch);
+        if let Some(since) = since {
+            waiting.add_batch(since);
+        }
+    }
+
+    /// How far the ledger thread is behind.
+    pub fn pressure(&self) -> Pressure {
+        let waiting = self.waiting.lock();
+        let windows = waiting.gpus.values().map(|queue| queue.closed.len()).sum();
+        Pressure { windows, ..waiting.pressure }
+    }
+}
+
+impl QueuedWork {
+    fn add_batch(&mut self, batch: LedgerBatch) {
+        self.has_work = true;
+        if let Some(anchor) = batch.anchor {
+            self.apply_anchor(&anchor);
+            self.anchor = Some(anchor);
+        }
+        self.now = self.now.max(batch.now);
+        self.sync |= batch.sync;
+        for registration in batch.registrations {
+            match self.registrations.entry(Arc::clone(&registration.gpu.uuid)) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(registration);
+                }
+                Entry::Occupied(first) => first.into_mut().update(registration),
+            }
+        }
+        self.expected
+            .extend(batch.expected.into_iter().map(|expected| (Arc::clone(&expected.gpu), expected)));
+        self.sticky_faults
+            .extend(batch.sticky_faults.into_iter().map(|known| (Arc::clone(&known.gpu), known)));
+        self.xids.extend(batch.xids.into_iter().map(|sums| (Arc::clone(&sums.gpu), sums)));
+        self.holders.extend(batch.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
+        for closed in batch.closed {
+            let queue = self.gpus.entry(Arc::clone(&closed.gpu)).or_default();
+            queue.drop_settled_spans(closed.settlement.to);
+            queue.closed.push(closed);
+            while queue.closed.len() > LedgerQueue::WINDOWS {
+                match merge_best_pair(&mut queue.closed) {
+                    Some(MergeQuality::Minute) => self.pressure.joined += 1,
+                    Some(MergeQuality::Equal) => self.pressure.merged += 1,
+                    Some(MergeQuality::Forced) => self.pressure.forced += 1,
+                    None => break,
+                }
+            }
+        }
+        for resumed in batch.resumed {
+            // Nothing continues from before.
+            if let Some(queue) = self.gpus.get_mut(&resumed.gpu) {
+                (queue.replaced, queue.energy_counter) = (None, None);
+            }
+            self.resumed.push(resumed);
+        }
+        for open in batch.open {
+            let queue = self.gpus.entry(Arc::clone(&open.gpu)).or_default();
+            queue.spans.extend(open.spans.into_iter().map(|span| (span.from, span)));
+            queue.energy_counter = open.energy_counter.or(queue.energy_counter);
+        }
+    }
+
+    /// Moves waiting work from the provisional axis to the real one. No window waits, since none closes before.
+    fn apply_anchor(&mut self, anchor: &Anchor) {
+        self.now = anchor.moved(self.now);
+        let registrations = self.registrations.values_mut().map(|registration| &mut registration.at);
+        let expected = self.expected.values_mut().map(|expected| &mut expected.since);
+        let resumed = self.resumed.iter_mut().map(|resumed| &mut resumed.at);
+        let forgotten = self.xids.values_mut().filter_map(|sums| sums.since.as_mut());
+        for at in registrations.chain(expected).chain(resumed).chain(forgotten) {
+            *at = anchor.moved(*at);
+        }
+        for queue in self.gpus.values_mut() {
+            let spans = take(&mut queue.spans).into_values();
+            let moved = spans
+                .map(|span| anchor.moved_span(span))
+                .flat_map(|(before_boot, span)| before_boot.into_iter().chain([span]));
+            queue.spans = moved.map(|span| (span.from, span)).collect();
+        }
+    }
+
+    fn take_batch(&mut self) -> Option<LedgerBatch> {
+        if !take(&mut self.has_work) {
+            return None;
+        }
+        let mut batch = LedgerBatch {
+            now: self.now,
+            anchor: self.anchor.take(),
+            registrations: take(&mut self.registrations).into_values().collect(),
+            expected: take(&mut self.expected).into_values().collect(),
+            sticky_faults: take(&mut self.sticky_faults).into_values().collect(),
+            xids: take(&mut self.xids).into_values().collect(),
+            holders: take(&mut self.holders).into_values().collect(),
+            resumed: take(&mut self.resumed),
+            sync: take(&mut self.sync),
+            ..LedgerBatch::default()
+        };
+        for (gpu, queue) in take(&mut self.gpus) {
+            batch.closed.extend(queue.closed);
+            let mut spans: Vec<Span> = queue.spans.into_values().collect();
+            if spans.is_empty() {
+                // The ledger takes only the last holdings from a span that is already settled.
+                spans.extend(queue.replaced);
+            }
+            if !spans.is_empty() || queue.energy_counter.is_some() {
+                batch.open.push(OpenSpans { gpu, spans, energy_counter: queue.energy_counter });
+            }
+        }
+        Some(batch)
+    }
+}
+
+impl GpuQueue {
+    /// Drops the spans from which a window up to `end` was settled.
+    fn drop_settled_spans(&mut self, end: Utc) {
+        let open = self.spans.split_off(&end);
+        let settled = std::mem::replace(&mut self.spans, open);
+        // A span that straddles the end comes again as its rest.
+        let newest = settled.into_values().next_back().filter(|span| span.to <= end);
+        self.replaced = newest.or(self.replaced.take());
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::model::{
+        ActivitySource, Amounts, GpuId, Grade, Method, Microjoules, Parts, Row, Settlement, SlotId,
+        SlotState, Use,
+    };
+
+    const SECOND: u64 = 1_000_000_000;
+    const NOW: Duration = Duration::ZERO;
+
+    fn window(from: u64, holder: &str, within: u64) -> LedgerBatch {
+        let length = 15 * SECOND;
+        let row = Row {
+            slot: SlotId::default(),
+            holder: HolderId::new(holder),
+            amounts: Amounts {
+                parts: Parts { within, idle: length - within, ..Parts::default() },
+                used: Use { within, ..Use::default() },
+                energy_static: Microjoules(1),
+                energy_dynamic: Microjoules(2),
+                memory_byte_seconds: 3,
+                measured: within,
+            },
+            grade: Grade::Measured,
+            method: Method::Observed,
+            source: ActivitySource::Gpm,
+        };
+        let settlement = Settlement {
+            from: Utc(from * SECOND),
+            to: Utc(from * SECOND + length),
+            rows: vec![row],
+            carry: BTreeMap::new(),
+            weights: BTreeMap::new(),
+            flags: Vec::new(),
+        };
+        let closed = vec![ClosedWindow { gpu: "GPU-0".into(), settlement, coarse: false }];
+        LedgerBatch { now: Utc((from + 15) * SECOND), closed, ..LedgerBatch::default() }
+    }
+
+    fn spans(seconds: std::ops::Range<u64>) -> LedgerBatch {
+        let span = |from| Span::empty(Utc(from * SECOND), Utc((from + 1) * SECOND), SlotState::Unobserved);
+        let now = Utc(seconds.end * SECOND);
+        let open =
+            OpenSpans { gpu: "GPU-0".into(), spans: seconds.map(span).collect(), energy_counter: None };
+        LedgerBatch { now, open: vec![open], ..LedgerBatch::default() }
+    }
+
+    fn starts(batch: &LedgerBatch) -> Vec<u64> {
+        batch.open.iter().flat_map(|open| &open.spans).map(|span| span.from.0 / SECOND).collect()
+    }
+
+    #[test]
+    fn closing_the_queue_ends_the_wait_at_once() {
+        let queue = LedgerQueue::default();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| queue.wait_for_batch(Duration::from_secs(600)));
+            queue.close();
+            assert_eq!(waiter.join().unwrap(), None);
+        });
+        queue.offer(LedgerBatch { sync: true, ..LedgerBatch::default() });
+        assert!(queue.wait_for_batch(NOW).is_some(), "a batch offered after the close is not lost");
+    }
+
+    #[test]
+    fn an_empty_queue_gives_nothing() {
+        assert_eq!(LedgerQueue::default().wait_for_batch(NOW), None);
+    }
+
+    #[test]
+    fn a_window_replaces_the_spans_it_was_settled_from() {
+        let queue = LedgerQueue::default();
+        queue.offer(spans(0..5));
+        queue.offer(spans(5..17));
+        queue.offer(window(0, "user:a", 5));
+        let batch = queue.wait_for_batch(NOW).unwrap();
+        assert_eq!(starts(&batch), [15, 16]);
+        assert_eq!((batch.closed.len(), batch.now), (1, Utc(17 * SECOND)));
+        assert_eq!(queue.wait_for_batch(NOW), None);
+    }
+
+    #[test]
+    fn a_batch_that_is_put_back_comes_before_what_has_come_since() {
+        let queue = LedgerQueue::default();
+        queue.offer(spans(0..5));
+        let failed = queue.wait_for_batch(NOW).unwrap();
+        queue.offer(spans(5..17));
+        queue.offer(window(0, "user:a", 5));
+        queue.put_back(failed);
+        queue.offer(window(15, "user:a", 5));
+        let batch = queue.wait_for_batch(NOW).unwrap();
+        // All are replaced; the last one has the last holdings.
+        assert_eq!(starts(&batch), [16]);
+        let from: Vec<u64> = batch.closed.iter().map(|closed| closed.settlement.from.0 / SECOND).collect();
+        assert_eq!(from, [0, 15]);
+    }
+
+    #[test]
+    fn spans_that_a_window_replaced_leave_their_counter_and_the_holdings_at_their_end() {
+        let queue = LedgerQueue::default();
+        let mut seen = spans(0..15);
+        seen.open[0].energy_counter = Some(Microjoules(42));
+        queue.offer(seen.clone());
+        queue.offer(window(0, "user:a", 5));
+        let batch = queue.wait_for_batch(NOW).unwrap();
+        assert_eq!((starts(&batch), batch.open[0].energy_counter), (vec![14], Some(Microjoules(42))));
+        // Nor do they get lost when the commit fails.
+        queue.put_back(batch);
+        queue.offer(window(15, "user:a", 5));
+        let batch = queue.wait_for_batch(NOW).unwrap();
+        assert_eq!((starts(&batch), batch.open[0].energy_counter), (vec![14], Some(Microjoules(42))));
+        // A counter may come without any span.
+        seen.open[0].spans.clear();
+        queue.offer(seen);
+        assert_eq!(queue.wait_for_batch(NOW).unwrap().open[0].energy_counter, Some(Microjoules(42)));
+    }
+
+    #[test]
+    fn a_later_registration_adds_the_model_that_the_first_lacked() {
+        let queue = LedgerQueue::default();
+        let registration = |model: &str, at| {
+            let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
+            let registrations = vec![GpuRegistration { gpu, model: model.into(), at: Utc(at) }];
+            queue.offer(LedgerBatch { registrations, ..LedgerBatch::default() });
+        };
+        registration("", 1);
+        registration("NVIDIA H100", 2);
+        registration("", 3);
+        let batch = queue.wait_for_batch(NOW).unwrap();
+        assert_eq!((&*batch.registrations[0].model, batch.registrations[0].at), ("NVIDIA H100", Utc(1)));
+    }
+
+    /// Offers `windows` windows, checks that they continue each other, and sums what was within.
+    fn stuck(queue: &LedgerQueue, windows: u64, holder: impl Fn(u64) -> &'static str) -> (LedgerBatch, u64) {
+        for index in 0..windows {
+            queue.offer(window(index * 15, holder(index), index));
+        }
+        let batch = queue.wait_for_batch(NOW).unwrap();
+        let mut at = Utc(0);
+        let mut within = 0;
+        for closed in &batch.closed {
+            assert_eq!(closed.settlement.from, at);
+            at = closed.settlement.to;
+            within += closed.settlement.rows.iter().map(|row| row.amounts.parts.within).sum::<u64>();
+        }
+        assert_eq!(at, Utc(windows * 15 * SECOND));
+        assert!(batch.closed.len() <= LedgerQueue::WINDOWS);
+        (batch, within)
+    }
+
+    #[test]
+    fn a_disk_that_hangs_for_hours_costs_no_memory_and_loses_nothing() {
+        let queue = LedgerQueue::default();
+        let (batch, within) = stuck(&queue, 900, |_| "user:a");
+        assert_eq!(within, (0..900).sum::<u64>());
+        assert!(batch.closed.iter().all(|closed| !closed.coarse));
+        assert!(queue.pressure().joined > 0);
+        assert_eq!(queue.pressure().merged, 0);
+        let (batch, within) = stuck(&queue, 2000, |_| "user:a");
+        assert_eq!(within, (0..2000).sum::<u64>());
+        assert!(batch.closed.iter().any(|closed| closed.coarse));
+        assert!(queue.pressure().merged > 0);
+        assert_eq!(queue.pressure().forced, 0);
+    }
+
+    #[test]
+    fn windows_with_other_holdings_are_merged_last() {
+        let queue = LedgerQueue::default();
+        let (_, within) =
+            stuck(&queue, 1000, |index| if (index / 4).is_multiple_of(2) { "user:a" } else { "user:b" });
+        assert_eq!(within, (0..1000).sum::<u64>());
+        assert!(queue.pressure().forced > 0);
+    }
+}

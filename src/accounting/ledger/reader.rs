@@ -1,0 +1,207 @@
+//! Reads a ledger, whether an agent owns it or not. A bill is made in one read transaction, so it never has half a batch.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rusqlite::{Connection, Params};
+
+use super::billing::{HOLDERS, closed_time, make_bill, make_bills};
+use super::column::{loaded_id, loaded_json};
+use super::day;
+use super::error::{Cause, Error};
+use super::expected::{self, InventoryRow};
+use super::explain::explain;
+use super::statements::{self, RecordedDocuments};
+use super::{counters, history, node, schema};
+use crate::accounting::billing::{Bill, BillRequest, DayAccount, DayRevision, Explanation, RulesVersion};
+use crate::model::{Holder, NodeIdentity, Utc};
+
+/// A read-only connection. Its calls may block on the disk.
+#[derive(Debug)]
+pub struct Reader {
+    connection: Connection,
+    path: PathBuf,
+}
+
+impl Reader {
+    /// Opens a ledger for reading. A program other than the agent calls [`super::check_unowned`] first.
+    ///
+    /// # Errors
+    /// The file is missing or no ledger; a newer schema.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        schema::open_reader(path)
+            .map(|connection| Self { connection, path: path.to_owned() })
+            .map_err(|cause| cause.at(path, "open the ledger for reading"))
+    }
+
+    /// Interrupts a query once `is_unwanted` returns true; it is called every 10,000 steps of SQLite's virtual machine, about
+    /// once per millisecond.
+    pub fn interrupt_when(
+        &mut self,
+        is_unwanted: impl FnMut() -> bool + Send + 'static,
+    ) -> Result<(), Error> {
+        const STEPS: i32 = 10_000;
+        self.connection
+            .progress_handler(STEPS, Some(is_unwanted))
+            .map_err(|error| Cause::from(error).at(&self.path, "prepare to make a bill"))
+    }
+
+    /// The bill of closed minutes, in one currency.
+    ///
+    /// # Errors
+    /// A period in the future or in which rows are deleted or rolled up, two currencies, the disk, and holders' facts that
+    /// this agent cannot read.
+    pub fn bill(&mut self, request: &BillRequest) -> Result<Bill, Error> {
+        self.read("make a bill", |transaction| make_bill(transaction, request))
+            .map(|bill| bill.visible_to(&request.visible))
+    }
+
+    /// Such bills, one after the other, each of a span in one currency.
+    ///
+    /// # Errors
+    /// Those of [`Reader::bill`], but two currencies only where both are in force at one time.
+    pub fn bills(&mut self, request: &BillRequest) -> Result<Vec<Bill>, Error> {
+        let bills = self.read("make a bill", |transaction| make_bills(transaction, request))?;
+        Ok(bills.into_iter().map(|bill| bill.visible_to(&request.visible)).collect())
+    }
+
+    /// Explains the lines of a bill.
+    ///
+    /// # Errors
+    /// Those of [`Reader::bill`].
+    pub fn explain(&mut self, request: &BillRequest) -> Result<Explanation, Error> {
+        self.read("explain a bill", |transaction| explain(transaction, request))
+    }
+
+    fn read<T>(
+        &mut self,
+        doing: &'static str,
+        read: impl FnOnce(&Connection) -> Result<T, Cause>,
+    ) -> Result<T, Error> {
+        self.connection
+            .transaction()
+            .map_err(Cause::from)
+            .and_then(|transaction| read(&transaction))
+            .map_err(|cause| cause.at(&self.path, doing))
+    }
+
+    /// The end of what is closed.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn closed_until(&self) -> Result<Utc, Error> {
+        closed_time(&self.connection)
+            .map_err(|error| Cause::from(error).at(&self.path, "read the end of its account"))
+    }
+
+    /// The days of the account that are exported, each with what it would be made from now.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn days(&mut self) -> Result<Vec<(Utc, DayRevision)>, Error> {
+        self.read("list the days of its account", day::days)
+    }
+
+    /// The cluster of the node at the end of a day, and the id of the ledger, which name the file of the day.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn day_owner(&self, begin: Utc) -> Result<(Option<String>, String), Error> {
+        day::owner(&self.connection, begin).map_err(|cause| cause.at(&self.path, "read its node"))
+    }
+
+    /// Whether the node has, or once had, that name.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn was_node(&self, name: &str) -> Result<bool, Error> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM node WHERE name = ?1 UNION ALL SELECT 1 FROM past_node WHERE name = ?1)";
+        self.connection
+            .query_row(sql, [name], |row| row.get(0))
+            .map_err(|error| Cause::from(error).at(&self.path, "read its node"))
+    }
+
+    /// The account of a day by quarter hours.
+    ///
+    /// # Errors
+    /// Those of [`Reader::bill`].
+    pub fn day(&mut self, begin: Utc) -> Result<DayAccount, Error> {
+        self.read("export a day", |transaction| day::read_day(transaction, begin))
+    }
+
+    /// The versions of the tenant rules that are in force between two times.
+    ///
+    /// # Errors
+    /// The disk; rules that this agent cannot read.
+    pub fn rules_between(&self, from: Utc, to: Utc) -> Result<Vec<RulesVersion>, Error> {
+        let (_, schedule) = history::load(&self.connection)
+            .map_err(|error| Cause::from(error).at(&self.path, "list its tenant rules"))?;
+        let times = [from].into_iter().chain(schedule.changes_between(from, to));
+        let mut versions: Vec<RulesVersion> = times
+            .filter_map(|at| schedule.in_force(at))
+            .map(|it| RulesVersion { id: it.id, begin: it.begin, recorded: it.recorded })
+            .collect();
+        versions.dedup_by_key(|version| version.id);
+        Ok(versions)
+    }
+
+    /// What the ledger has recorded of statements.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn documents(&self) -> Result<RecordedDocuments, Error> {
+        statements::recorded(&self.connection).map_err(|cause| cause.at(&self.path, "list its statements"))
+    }
+
+    pub fn node(&self) -> Result<NodeIdentity, Error> {
+        node::load(&self.connection).map_err(|error| Cause::from(error).at(&self.path, "read its node"))
+    }
+
+    /// Whether a pod or job of a scheduler has ever held a GPU.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn has_scheduled(&self) -> Result<bool, Error> {
+        counters::has_scheduled(&self.connection)
+            .map_err(|error| Cause::from(error).at(&self.path, "read the counters"))
+    }
+
+    /// All GPUs of the ledger by index, with their attachment.
+    pub fn inventory(&self) -> Result<Vec<InventoryRow>, Error> {
+        expected::list(&self.connection).map_err(|cause| cause.at(&self.path, "list its GPUs"))
+    }
+
+    /// All versions of holders with their facts, by name and in the order in which they began.
+    ///
+    /// # Errors
+    /// The disk; facts that this agent cannot read.
+    pub fn holders(&self) -> Result<Vec<Holder>, Error> {
+        holders(&self.connection, HOLDERS, [])
+            .map_err(|error| Cause::from(error).at(&self.path, "list its holders"))
+    }
+}
+
+/// The last user name of each uid among the holders' facts, the latest first. A name that equals the uid is none.
+pub(super) fn user_names(connection: &Connection) -> rusqlite::Result<Vec<(u32, Arc<str>)>> {
+    connection
+        .prepare(
+            "SELECT facts ->> 'uid' AS uid, facts ->> 'user' AS user, max(id) AS latest
+             FROM holder
+             WHERE uid IS NOT NULL AND user IS NOT NULL AND user <> CAST(uid AS TEXT)
+             GROUP BY uid ORDER BY latest DESC LIMIT 4096",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get::<_, String>(1)?.into())))?
+        .collect()
+}
+
+/// The holders of a query for their names, versions and facts.
+pub(super) fn holders(
+    connection: &Connection,
+    sql: &'static str,
+    parameters: impl Params,
+) -> rusqlite::Result<Vec<Holder>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement
+        .query_map(parameters, |row| Ok(Holder { id: loaded_id(row, 0)?, facts: loaded_json(row, 2)? }))?;
+    rows.collect()
+}

@@ -1,0 +1,58 @@
+//! What a user of this host may read without a password: root, the agent's user and `web.local_readers` everything, others
+//! what they run themselves.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::Shared;
+use crate::agent::resolvers::users::GROUP_PREFIX;
+use crate::holders::host::SocketOwners;
+use crate::model::VisibleAccount;
+use crate::output::serve::{LocalReader, OwnerRequest};
+use crate::runtime::thread::{self, Thread};
+
+/// The most requests that may wait for the owner of their connection.
+const QUEUE_LENGTH: usize = 16;
+
+/// Starts the thread that finds whose connections on loopback are; it may wait for what other users do.
+pub(super) fn start_owners(shared: &Shared) -> Result<mpsc::Sender<OwnerRequest>, thread::Error> {
+    let (sender, mut requests) = mpsc::channel(QUEUE_LENGTH);
+    let stop = shared.stop.clone();
+    Thread::start("owners", move || {
+        let mut owners = SocketOwners::default();
+        while let Some(OwnerRequest { peer, local, reply }) = requests.blocking_recv() {
+            if stop.is_called() {
+                return;
+            }
+            // The client may have left while others were served.
+            if !reply.is_closed() {
+                let _ = reply.send(owners.owner(peer, local));
+            }
+        }
+    })?;
+    Ok(sender)
+}
+
+/// Tells the server what a user of this host may see.
+pub(super) fn local_reader(shared: &Arc<Shared>) -> LocalReader {
+    let shared = Arc::clone(shared);
+    Box::new(move |uid| visible_to(uid, &shared))
+}
+
+fn visible_to(uid: u32, shared: &Shared) -> Option<VisibleAccount> {
+    if uid == 0 || uid == rustix::process::geteuid().as_raw() {
+        return Some(VisibleAccount::Everything);
+    }
+    let users = shared.host.users();
+    // The groups are known when the name is.
+    let name = users.name(uid).ok()?;
+    let name = name.unwrap_or_else(|| uid.to_string().into());
+    let active = shared.config.active();
+    let is_reader =
+        active.config.web.local_readers.iter().any(|reader| match reader.strip_prefix(GROUP_PREFIX) {
+            Some(group) => users.members(group).contains(&uid),
+            None => reader == "*" || **reader == *name,
+        });
+    Some(if is_reader { VisibleAccount::Everything } else { VisibleAccount::OfUser(name) })
+}

@@ -1,0 +1,261 @@
+//! The tick loop: at the deadline of each tick it runs the meter with the frames that have arrived.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use super::events::{EventLines, find_events};
+use super::push::TickPush;
+use super::{NodeName, Shared, exports, ledger, push};
+use crate::agent::policy::Wait;
+use crate::agent::resolvers::TrackedGpus;
+use crate::agent::session::{self, Search};
+use crate::holders::host::agent_usage;
+use crate::meter::{Inputs, Meter, SamplerNews, Services};
+use crate::model::Nanoseconds;
+use crate::model::catalogue::AgentFamily;
+use crate::output::events::EventTracker;
+use crate::output::render::PublishedSnapshot;
+use crate::runtime::clock::{next_multiple, system_now};
+use crate::runtime::systemd::Watchdog;
+use crate::runtime::thread::{self, Thread};
+use crate::runtime::trace;
+
+/// Where the results of a tick go.
+pub(super) struct Outputs {
+    ledger: Option<Arc<ledger::LedgerChannel>>,
+    exports: Option<Arc<exports::ExportState>>,
+    push: Option<TickPush>,
+    watchdog: Watchdog,
+    /// Reads the resource usage of the agent; absent while its files cannot be opened.
+    usage: Option<agent_usage::AgentUsageReader>,
+}
+
+impl Outputs {
+    pub(super) fn new(
+        ledger: Option<&ledger::RunningLedger>,
+        exports: Option<&exports::RunningExports>,
+        push: Option<&push::RunningPush>,
+    ) -> Self {
+        Self {
+            ledger: ledger.map(|ledger| Arc::clone(&ledger.channel)),
+            exports: exports.map(|exports| Arc::clone(&exports.state)),
+            push: push.map(|push| TickPush::new(push.target.clone())),
+            watchdog: Watchdog::from_environment(),
+            usage: None,
+        }
+    }
+
+    /// Reports that the tick loop is alive.
+    fn notify_alive(&mut self, shared: &Shared) {
+        shared.status.liveness.record_tick();
+        self.watchdog.feed(system_now().boottime);
+    }
+}
+
+pub(super) fn start(
+    meter: Meter,
+    inbox: Receiver<SamplerNews>,
+    outputs: Outputs,
+    shared: &Arc<Shared>,
+) -> Result<Thread, thread::Error> {
+    let theirs = Arc::clone(shared);
+    Thread::start_vital("tick_loop", &shared.vital, move || run(meter, &inbox, outputs, &theirs))
+}
+
+fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, shared: &Shared) {
+    let mut news = first_frames(inbox, shared);
+    let mut number: u64 = 0;
+    let (mut tracker, mut lines) = (EventTracker::default(), EventLines::default());
+    loop {
+        if !shared.resolvers.workloads().allocations.is_empty() {
+            shared.find_scheduler();
+        }
+        let active = shared.config.active();
+        meter.apply_policy(Arc::clone(&active.policy));
+        news.extend(inbox.try_iter());
+        // Tried again in each tick, as file descriptors may be short for a while.
+        outputs.usage = outputs.usage.take().or_else(|| agent_usage::AgentUsageReader::open().ok());
+        let inputs = inputs(std::mem::take(&mut news), &outputs, shared);
+        let now = shared.clock.now();
+        let mut span = trace::begin("tick");
+        let tick = meter.tick(now, inputs);
+        span.set("gpus", tick.snapshot.gpus.len().to_string());
+        if let Some(push) = outputs.push.as_mut().filter(|_| number.is_multiple_of(active.push_every)) {
+            push.push_snapshot(&tick.snapshot, &active, &span.context());
+        }
+        let events = find_events(&mut tracker, &mut lines, &tick.snapshot, shared);
+        if let Some(push) = &outputs.push {
+            push.push_events(&events, tick.snapshot.at.utc, span.context());
+        }
+        let listed = tick.snapshot.gpus.iter().map(|gpu| gpu.present).collect();
+        let tracked = TrackedGpus { roster: Arc::clone(&tick.snapshot.roster), listed };
+        *shared.resolvers.gpus.lock() = Some(tracked);
+        shared
+            .status
+            .pages
+            .publish(Arc::new(PublishedSnapshot::new(tick.snapshot, Arc::clone(&active.page_cache))));
+        if let Some(ledger) = outputs.ledger.as_ref().filter(|_| meter.has_ledger()) {
+            ledger.offer(tick.batch, span.context());
+        }
+        drop(span);
+        if number == 0 {
+            tracing::info!("first snapshot");
+        }
+        number += 1;
+        // Samplers read at the multiples of the interval; a fifth of it later their frames have arrived. The next multiple is
+        // counted from the start of this tick, so that a long tick does not skip one.
+        let interval = active.cadence.interval;
+        let deadline = next_multiple(now.boottime, interval) + Nanoseconds(interval.0 / 5);
+        let every = outputs.watchdog.every();
+        let wait = Wait { until: deadline, every, notify: || outputs.notify_alive(shared) };
+        if !shared.config.wait_until(&shared.clock, &active, &shared.stop, wait) {
+            return;
+        }
+    }
+}
+
+/// The frames of the first tick, which has no deadline: it starts once every GPU has sent one, or after a second.
+fn first_frames(inbox: &Receiver<SamplerNews>, shared: &Shared) -> Vec<SamplerNews> {
+    const POLL_INTERVAL: Duration = Duration::from_millis(1);
+    const MOST_POLLS: usize = 1_000;
+    let mut news = Vec::new();
+    let mut frames = 0;
+    for _ in 0..MOST_POLLS {
+        match session::search(&shared.sessions) {
+            Search::Failed => break,
+            Search::Found(gpus) if frames >= gpus => break,
+            Search::Pending | Search::Found(_) => {}
+        }
+        match inbox.recv_timeout(POLL_INTERVAL) {
+            Ok(one) => {
+                frames += usize::from(matches!(one, SamplerNews::Frame(_) | SamplerNews::Lost(_)));
+                news.push(one);
+            }
+            Err(RecvTimeoutError::Timeout) if shared.stop.is_called() => break,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    news
+}
+
+fn inputs(news: Vec<SamplerNews>, outputs: &Outputs, shared: &Shared) -> Inputs {
+    let (identities, _) = shared.resolvers.processes.get();
+    let (xids, notices) = shared.sessions.received.take();
+    // An XID names who is on the GPU.
+    let wants_processes = shared.status.pages.wants_processes() || !xids.is_empty();
+    let workloads = shared.resolvers.workloads();
+    Inputs {
+        news,
+        xids,
+        sxids: shared.sessions.received.take_sxids(),
+        notices,
+        identities,
+        allocations: Arc::clone(&workloads.allocations),
+        ended: Arc::clone(&workloads.ended),
+        pci: shared.resolvers.processes.pci(),
+        host_memory: shared.resolvers.processes.memory(),
+        wants_processes,
+        in_flight: session::in_flight(&shared.sessions),
+        acknowledged: outputs.ledger.as_ref().map(|ledger| ledger.take_acknowledged()).unwrap_or_default(),
+        opened_late: outputs.ledger.as_ref().and_then(|ledger| ledger.take_opened_late()),
+        synchronised: shared.clock_is_synchronised(),
+        services: services(outputs, shared),
+    }
+}
+
+/// Adds the metrics of the kernel log and of driver events.
+fn add_event_metrics(services: &mut Services, shared: &Shared) {
+    let (kernel_log, overrun, refused) = shared.sessions.received.losses();
+    if let Some(ok) = kernel_log {
+        services.add(AgentFamily::CollectorSuccess, vec![("collector", "kernel_log".into())], ok.into());
+    }
+    for (collector, reason, count) in
+        [("kernel_log", "overrun", overrun), ("events", "too_many_kinds", refused)]
+    {
+        if count > 0 {
+            let labels = vec![("collector", collector.into()), ("reason", reason.into())];
+            services.add(AgentFamily::CollectorErrors, labels, i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// Adds the metrics of the ledger thread and its queue.
+fn add_ledger_metrics(services: &mut Services, ledger: &ledger::LedgerChannel) {
+    let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    services.add(AgentFamily::LedgerOpen, Vec::new(), ledger.durable().is_some().into());
+    if let Some(durable) = ledger.durable() {
+        services.add(AgentFamily::LedgerDurable, Vec::new(), durable.into());
+    }
+    services.add(AgentFamily::LedgerErrors, Vec::new(), whole(ledger.errors()));
+    services.add(AgentFamily::LedgerUnobserved, Vec::new(), whole(ledger.unobserved()));
+    if let Some(at) = ledger.last_commit() {
+        services.add(AgentFamily::LedgerLastCommitTimestamp, Vec::new(), whole(at));
+    }
+    let pressure = ledger.queue.pressure();
+    services.add(AgentFamily::LedgerQueueWindows, Vec::new(), whole(pressure.windows as u64));
+    services.add(AgentFamily::LedgerCoarseWindows, Vec::new(), whole(pressure.merged + pressure.forced));
+}
+
+/// Adds success and age of the resolvers.
+fn add_resolver_metrics(services: &mut Services, shared: &Shared) {
+    for round in shared.resolvers.last_rounds() {
+        let labels = || vec![("resolver", round.resolver.into())];
+        services.add(AgentFamily::ResolverSuccess, labels(), round.succeeded.into());
+        if let Some(age) = round.age {
+            services.add(AgentFamily::ResolverAge, labels(), i64::try_from(age.0).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// The metrics of the other threads.
+fn services(outputs: &Outputs, shared: &Shared) -> Services {
+    let mut services = Services::default();
+    let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    services.add(AgentFamily::BuildInfo, vec![("version", env!("CARGO_PKG_VERSION").into())], 1);
+    let NodeName { name, cluster } = &shared.node;
+    let labels = vec![("node_name", Arc::clone(name)), ("cluster_name", Arc::clone(cluster))];
+    services.add(AgentFamily::NodeInfo, labels, 1);
+    services.add(AgentFamily::Simulated, Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
+    services.add(AgentFamily::Quiesced, Vec::new(), shared.sessions.orders.release().is_some().into());
+    services.add(AgentFamily::ConfigReloadSuccess, Vec::new(), shared.reloads.succeeded().into());
+    services.add(AgentFamily::ListenMissing, Vec::new(), whole(shared.status.missing.count() as u64));
+    if let Some(ok) = session::driver_ok(&shared.sessions) {
+        services.add(AgentFamily::CollectorSuccess, vec![("collector", "driver".into())], ok.into());
+    }
+    for ((collector, reason), count) in session::errors(&shared.sessions) {
+        let labels = vec![("collector", collector), ("reason", reason.into())];
+        services.add(AgentFamily::CollectorErrors, labels, whole(count));
+    }
+    add_event_metrics(&mut services, shared);
+    add_resolver_metrics(&mut services, shared);
+    if let Some(ledger) = &outputs.ledger {
+        add_ledger_metrics(&mut services, ledger);
+    }
+    if let Some(exports) = &outputs.exports {
+        services.add(
+            AgentFamily::LedgerExportAge,
+            Vec::new(),
+            whole(exports.age(shared.clock.now().boottime).0),
+        );
+    }
+    for (code, count) in shared.status.requests.by_code() {
+        services.add(AgentFamily::HttpRequests, vec![("code", code.to_string().into())], whole(count));
+    }
+    if let Some(push) = &outputs.push {
+        push.add_metrics(&mut services);
+    }
+    if let Some(Ok(own)) = outputs.usage.as_ref().map(agent_usage::AgentUsageReader::read) {
+        services.add(AgentFamily::ProcessCpu, Vec::new(), whole(own.cpu.0));
+        services.add(AgentFamily::ProcessResidentMemory, Vec::new(), whole(own.resident.0));
+        services.add(AgentFamily::ProcessVirtualMemory, Vec::new(), whole(own.addressed.0));
+        services.add(AgentFamily::ProcessOpenFds, Vec::new(), whole(own.open_files));
+    }
+    if let Some(most) = agent_usage::open_files_limit() {
+        services.add(AgentFamily::ProcessMaxFds, Vec::new(), whole(most));
+    }
+    services.add(AgentFamily::ProcessStartTime, Vec::new(), whole(shared.started.0));
+    services
+}

@@ -1,0 +1,61 @@
+//! The thread that asks a container runtime for the names and images of its containers.
+//!
+//! It asks when a process runs in an unknown container, and every ten seconds; at most once per second, and less often
+//! while the runtime does not respond. The last result stays in force. It runs only where the configuration names the
+//! runtime's socket, since access to that socket is as good as root.
+
+use std::sync::Arc;
+
+use super::{POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, RetrySchedule, replace};
+use crate::holders::docker::DockerClient;
+use crate::model::UnattributedReason;
+use crate::runtime::clock::system_now;
+use crate::runtime::thread;
+
+/// Starts the thread where the configuration names a socket.
+pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
+    let Some(socket) = shared.config.active().config.attribution.containers.socket.clone() else {
+        return Ok(());
+    };
+    shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Container));
+    shared.start(|statuses| &statuses.containers, move |shared| {
+        match DockerClient::new(&shared.host.path(&socket)) {
+            Ok(client) => run(&client, shared),
+            Err(error) => {
+                tracing::error!(%error, "the container runtime client cannot start: containers appear by id, without names, until the agent is restarted")
+            }
+        }
+    })
+}
+
+fn run(client: &DockerClient, shared: &Resolvers) {
+    let status = &shared.statuses.containers;
+    let mut schedule = RetrySchedule::default();
+    loop {
+        let now = system_now().boottime;
+        if schedule.is_due(now, status.take_request()) {
+            match client.containers() {
+                Ok(containers) => {
+                    schedule.plan_refresh(now, REFRESH_INTERVAL);
+                    if status.record_success(system_now().boottime) {
+                        tracing::info!(
+                            containers = containers.len(),
+                            "the container runtime names containers"
+                        );
+                    }
+                    shared.update_workloads(|workloads| replace(&mut workloads.containers, containers));
+                }
+                Err(error) => {
+                    schedule.plan_retry(now);
+                    if status.record_failure(false) {
+                        tracing::warn!(%error, "the container runtime does not answer; names of containers stay as they were");
+                    }
+                }
+            }
+        }
+        status.finish_round();
+        if shared.stop.wait(POLL_INTERVAL) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The demo: the whole agent on a simulated node in a directory; and the replay, a demo whose driver answers from a
+//! recording.
+//!
+//! The directory holds the simulated driver library with its files (`driver/`), the Linux files that the agent reads
+//! (`host/`), and the ledger. It is kept, so that the account goes on. Agent and library share the time of the clock page
+//! in it. One demo uses the directory at a time; a directory with other files is refused.
+
+mod kubelet;
+mod local;
+mod lock;
+mod node;
+mod scenario;
+mod time;
+mod workloads;
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::agent::app::{self, Launch, StartError, WebOptions};
+use crate::config::{self, Config, Endpoint, ListenAddress};
+use crate::driver::nvml::{Library, OpenError};
+use crate::driver::record::{self, ReadError};
+use crate::runtime::clock::{Clock, ClockPage, PageError};
+use crate::runtime::file::{self, Durability};
+use crate::runtime::thread::{self, Thread};
+use lock::DirectoryLock;
+use time::DemoTime;
+
+pub use local::{COMMAND as CHILD_COMMAND, idle as idle_child};
+pub use scenario::DemoScenario;
+pub use time::parse_speed;
+
+/// The simulated driver library, built by this package's build script.
+static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
+
+/// The demo's configuration.
+const CONFIG: &str = include_str!("config.yaml");
+
+/// The options of a demo or replay.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the driver answers from.
+    pub source: DemoSource,
+    /// Addresses to serve on; if empty, those of the configuration or 127.0.0.1:9855.
+    pub listen: Vec<ListenAddress>,
+    /// The speed in millionths of real time.
+    pub speed: u64,
+    /// Whether to empty the directory first.
+    pub fresh: bool,
+    /// The directory; if absent, one in the user's state directory.
+    pub directory: Option<PathBuf>,
+    /// A configuration file, instead of the demo's own; a replay has the default configuration without one.
+    pub config: Option<PathBuf>,
+    /// How pages are served.
+    pub web: WebOptions,
+    /// OTLP endpoint to push to, if any.
+    pub otlp_endpoint: Option<Endpoint>,
+}
+
+/// What the simulated driver answers from.
+#[derive(Clone, Debug)]
+pub enum DemoSource {
+    /// A built-in scenario by name, or a file.
+    Scenario(String),
+    /// A recording of another driver.
+    Recording(PathBuf),
+}
+
+impl std::fmt::Display for DemoSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Scenario(name) => write!(f, "{name}"),
+            Self::Recording(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// The demo cannot start.
+#[derive(Debug, Error)]
+pub enum DemoError {
+    /// The agent itself cannot start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The recording cannot be played.
+    #[error(transparent)]
+    Recording(#[from] ReadError),
+    /// The clock page cannot be used.
+    #[error(transparent)]
+    Clock(#[from] PageError),
+    /// A thread of the demo cannot be started.
+    #[error(transparent)]
+    Thread(#[from] thread::Error),
+    /// Any other reason, with what to do.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// What to do if the directory cannot be used.
+const OTHER_DIRECTORY: &str = "choose another directory with --state-dir";
+
+/// The error for a file of the demo that cannot be read or written.
+fn file_error(path: &Path) -> impl Fn(io::Error) -> DemoError {
+    move |error| DemoError::Other(format!("{}: {error}; {OTHER_DIRECTORY}", path.display()))
+}
+
+/// Runs a demo until SIGTERM or SIGINT.
+pub fn run(options: &Options) -> Result<(), DemoError> {
+    let directory = find_directory(options)?;
+    let driver = directory.join("driver");
+    // Errors in the command line are reported before anything is changed.
+    let (mut scenario, played) = match &options.source {
+        DemoSource::Scenario(name) => (DemoScenario::load(name)?, None),
+        DemoSource::Recording(path) => (DemoScenario::of_recording(), Some((path, record::span(path)?))),
+    };
+    let (source, config) = configure(options, &directory, &scenario)?;
+    make(&directory)?;
+    lock::claim(&directory)?;
+    let _lock = DirectoryLock::take(&directory)?;
+    if options.fresh {
+        empty(&directory, &config.ledger.path)?;
+    }
+    make(&driver)?;
+    let _children = if scenario.local { Some(local::start(&mut scenario)?) } else { None };
+    write(&driver.join("scenario"), scenario.text().as_bytes())?;
+    install_library(&library(&directory))?;
+    let time = match &played {
+        None => DemoTime::start(&driver, options.speed)?,
+        Some((path, span)) => {
+            copy(path, &driver.join(scenario::RECORDING), span.whole)?;
+            DemoTime::replay(&driver, options.speed, span)?
+        }
+    };
+    let page = Arc::clone(&time.page);
+    let outcome = start_node(options, &directory, &scenario, &page).and_then(|root| {
+        // It may need more memory than the agent, which does not use it.
+        drop(scenario);
+        let clock = Clock::Page(page);
+        let web = options.web.clone();
+        Ok(app::run(Launch { config, source, clock, root, simulated: true, observes: false, web })?)
+    });
+    let ended = time.end();
+    outcome.and(ended)
+}
+
+/// Starts what simulates the node, and returns the root of its files.
+fn start_node(
+    options: &Options,
+    directory: &Path,
+    scenario: &DemoScenario,
+    page: &Arc<ClockPage>,
+) -> Result<PathBuf, DemoError> {
+    // An agent waits for a driver that may come; that of a demo does not come by itself.
+    try_library(options, directory)?;
+    let root = if scenario.local { PathBuf::from("/") } else { node::write(directory, scenario, page)? };
+    if let Some(workloads) = &scenario.workloads {
+        workloads.start(&root, &workloads::uuids(&library(directory))?, Arc::clone(page))?;
+    }
+    let what = match &options.source {
+        DemoSource::Scenario(_) => "demo on a simulated node: every number is made up",
+        DemoSource::Recording(_) => "replay of a recording: its numbers are not those of this node",
+    };
+    tracing::info!(directory = %directory.display(), source = %options.source, "{what}");
+    Ok(root)
+}
+
+/// How long the library may take to open. A scenario of faults may let every call hang; then the agent starts and waits.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The loader's message for a library on a file system without execute permission.
+const NO_EXEC: &str = "failed to map segment";
+
+/// Opens and closes the simulated library; its scenario and its clock must be in place.
+fn try_library(options: &Options, directory: &Path) -> Result<(), DemoError> {
+    let path = library(directory);
+    let reason = path.with_file_name("error");
+    ignore_absence(fs::remove_file(&reason)).map_err(file_error(&reason))?;
+    let (sender, outcome) = mpsc::channel();
+    Thread::start("trial", move || {
+        // Fails if the demo no longer waits.
+        let _ = sender.send(Library::open(Some(&path)).map(drop));
+    })?;
+    match outcome.recv_timeout(OPEN_TIMEOUT) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => explain_failure(options, directory, error),
+        Err(_) => {
+            let seconds = OPEN_TIMEOUT.as_secs();
+            tracing::warn!(seconds, "the simulated driver library does not open; the agent waits for it");
+            Ok(())
+        }
+    }
+}
+
+/// The error of a library that does not open; none if the scenario's faults make the driver refuse.
+fn explain_failure(options: &Options, directory: &Path, error: OpenError) -> Result<(), DemoError> {
+    let driver = directory.join("driver");
+    // The library writes what it cannot express by a return code to a file.
+    let reason = fs::read_to_string(driver.join("error")).ok();
+    let copy = format!("{}: ", driver.join("scenario").display());
+    let message = match (&error, reason.as_deref().map(str::trim)) {
+        (OpenError::Missing { reason, .. }, _) if reason.contains(NO_EXEC) => format!(
+            "{} is mounted noexec, so the simulated driver library cannot be loaded; {OTHER_DIRECTORY}",
+            directory.display()
+        ),
+        (OpenError::Refused { .. }, None) if driver.join("faults").exists() => {
+            tracing::warn!(%error, "the simulated driver refuses because of the scenario's faults");
+            return Ok(());
+        }
+        (_, None) => format!("simulated {error}; start the demo with --fresh, or {OTHER_DIRECTORY}"),
+        (_, Some(reason)) => match reason.strip_prefix(&copy) {
+            // The user knows the original file and not the copy that the library read.
+            Some(problem) => format!("scenario {}: {problem}", options.source),
+            None => format!(
+                "simulated {error}: {reason}; correct the scenario, or start with --fresh if another file is wrong"
+            ),
+        },
+    };
+    Err(DemoError::Other(message))
+}
+
+/// The path of the driver library of the demo in that directory.
+pub(crate) fn library(directory: &Path) -> PathBuf {
+    directory.join("driver/libnvidia-ml.so.1")
+}
+
+fn find_directory(options: &Options) -> Result<PathBuf, DemoError> {
+    if let Some(directory) = &options.directory {
+        return Ok(directory.clone());
+    }
+    let state = state_directory().ok_or_else(|| {
+        let message = "neither XDG_STATE_HOME nor HOME is set; give a directory with --state-dir";
+        DemoError::Other(message.to_owned())
+    })?;
+    Ok(state.join(match options.source {
+        DemoSource::Scenario(_) => DEMO,
+        DemoSource::Recording(_) => REPLAY,
+    }))
+}
+
+/// The directories of a demo and of a replay in the user's state directory.
+const DEMO: &str = "gpumeter/demo";
+const REPLAY: &str = "gpumeter/replay";
+
+fn state_directory() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")))
+}
+
+/// A demo or replay that runs.
+pub(crate) struct RunningDemo {
+    pub(crate) directory: PathBuf,
+    pub(crate) pid: String,
+}
+
+/// The demo or replay that runs in the user's state directory, if one does.
+pub(crate) fn running() -> Option<RunningDemo> {
+    let state = state_directory()?;
+    [DEMO, REPLAY].into_iter().find_map(|name| {
+        let directory = state.join(name);
+        let pid = lock::owner(&directory)?;
+        Some(RunningDemo { directory, pid })
+    })
+}
+
+/// Removes what a demo makes from its own directory, except lock files; fails if another agent writes the ledger.
+fn empty(directory: &Path, ledger: &Path) -> Result<(), DemoError> {
+    crate::accounting::ledger::check_unowned(ledger).map_err(StartError::Ledger)?;
+    for name in ["driver", "host"] {
+        let path = directory.join(name);
+        ignore_absence(fs::remove_dir_all(&path)).map_err(file_error(&path))?;
+    }
+    for entry in fs::read_dir(directory).map_err(file_error(directory))? {
+        let path = entry.map_err(file_error(directory))?.path();
+        // The ledger, its write-ahead log, and the copies that upgrades saved.
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with("ledger.db") && name != "ledger.db.lock" {
+            ignore_absence(fs::remove_file(&path)).map_err(file_error(&path))?;
+        }
+    }
+    Ok(())
+}
+
+fn ignore_absence(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Replaces the library by a new file of the same name: another process may have the old one mapped.
+fn install_library(library: &Path) -> Result<(), DemoError> {
+    let new = library.with_extension("new");
+    file::replace(library, &new, 0o666, Durability::Kill, |file| file.write_all(LIBRARY))
+        .map_err(file_error(library))
+}
+
+fn configure(
+    options: &Options,
+    directory: &Path,
+    scenario: &DemoScenario,
+) -> Result<(Option<config::ConfigFile>, Config), DemoError> {
+    let (source, mut config) = match (&options.config, &options.source) {
+        (Some(path), _) => config::ConfigFile::open(path).map(|(source, config)| (Some(source), config)),
+        // The demo's grants and prices are not those of the recorded node.
+        (None, DemoSource::Recording(_)) => Ok((None, Config::default())),
+        (None, DemoSource::Scenario(_)) => {
+            Config::parse(scenario.config.as_deref().unwrap_or(CONFIG), "the demo's configuration")
+                .map(|config| (None, config))
+        }
+    }
+    .map_err(|problems| DemoError::Other(problems.to_string()))?;
+    // A file with the printed defaults has paths and addresses that are meant for a node; the demo replaces them.
+    let defaults = Config::default();
+    let ledger = directory.join("ledger.db");
+    if config.ledger.path != defaults.ledger.path && config.ledger.path != ledger {
+        return Err(DemoError::Other(format!(
+            "ledger.path {}: a demo or replay never writes another ledger than its own, {}; remove ledger.path from \
+             the file, or choose the directory with --state-dir",
+            config.ledger.path.display(),
+            ledger.display()
+        )));
+    }
+    if let Some(path) = &config.nvml.library {
+        tracing::warn!(path = %path.display(), "nvml.library is not used: the driver of a demo or replay is simulated");
+    }
+    config.ledger.path = ledger;
+    config.otlp.spool.directory = directory.join("otlp");
+    config.nvml.library = Some(library(directory));
+    if config.web.control == defaults.web.control {
+        config.web.control = Some(directory.join("control.sock"));
+    }
+    if !options.listen.is_empty() {
+        config.web.listen.clone_from(&options.listen);
+    } else if config.web.listen == defaults.web.listen {
+        config.web.listen = vec![ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 9855)))];
+    }
+    options.web.apply(&mut config);
+    if options.otlp_endpoint.is_some() {
+        config.otlp.endpoint.clone_from(&options.otlp_endpoint);
+    }
+    Ok((source, config))
+}
+
+fn make(directory: &Path) -> Result<(), DemoError> {
+    fs::create_dir_all(directory).map_err(file_error(directory))
+}
+
+/// Copies the first `length` bytes.
+fn copy(from: &Path, to: &Path, length: u64) -> Result<(), DemoError> {
+    let copied = || io::copy(&mut file::open(from)?.take(length), &mut fs::File::create(to)?);
+    copied().map(|_| ()).map_err(file_error(to))
+}
+
+fn write(path: &Path, contents: &[u8]) -> Result<(), DemoError> {
+    fs::write(path, contents).map_err(file_error(path))
+}

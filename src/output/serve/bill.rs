@@ -1,0 +1,120 @@
+//! Requests for bills and explanations.
+//!
+//! SQL blocks, so a bill is never made on the I/O thread: requests go through a bounded queue to the reader thread, and the answer
+//! comes back as JSON. A slow bill delays neither metrics nor ticks. A query has `from`, `to`, `time_zone` and `by`, each at most
+//! once, for an explanation what selects lines instead of `by`, and nothing else, so that a mistyped name is an error and not a bill
+//! of another period.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use jiff::tz::TimeZone;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::accounting::billing::BillRequest;
+use crate::config::decode_percent;
+use crate::runtime::clock::system_now;
+
+/// A request to the reader thread.
+#[derive(Debug)]
+pub struct BillJob {
+    /// What the client asked for, and what he may see.
+    pub request: BillRequest,
+    /// Whether the lines of the request are to be explained; otherwise the bill is wanted.
+    pub is_explanation: bool,
+    /// Receives the answer as JSON; closed when nothing waits for it any more.
+    pub reply: oneshot::Sender<Result<String, BillRefusal>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BillRefusal {
+    /// Whether the request is the reason, and not the ledger.
+    pub is_of_request: bool,
+    /// The error.
+    pub text: String,
+}
+
+/// A bill or an explanation as JSON, or the status and text of the error.
+pub(super) async fn request_bill(
+    bills: &mpsc::Sender<BillJob>,
+    request: BillRequest,
+    is_explanation: bool,
+    limit: Duration,
+) -> Result<String, (StatusCode, String)> {
+    let unavailable = |line: &str| (StatusCode::SERVICE_UNAVAILABLE, line.to_owned());
+    let (reply, answer) = oneshot::channel();
+    bills.try_send(BillJob { request, is_explanation, reply }).map_err(|error| match error {
+        TrySendError::Full(_) => unavailable("too many bills are requested at once; try again"),
+        TrySendError::Closed(_) => unavailable("this agent has no ledger to read; its log says why"),
+    })?;
+    match timeout(limit, answer).await {
+        Ok(Ok(Ok(bill))) => Ok(bill),
+        Ok(Ok(Err(BillRefusal { is_of_request: true, text }))) => Err((StatusCode::BAD_REQUEST, text)),
+        Ok(Ok(Err(refusal))) => Err(unavailable(&refusal.text)),
+        Ok(Err(_)) => Err(unavailable("the ledger reader failed; the agent's log says why")),
+        Err(_) => {
+            let line = format!("no bill within {} s; request a shorter period", limit.as_secs_f64());
+            Err((StatusCode::GATEWAY_TIMEOUT, line))
+        }
+    }
+}
+
+/// Parses the query string of a bill or an explanation; `zone` holds where it gives none.
+pub(super) fn parse_query(
+    text: Option<&str>,
+    is_explanation: bool,
+    zone: &TimeZone,
+) -> Result<BillRequest, String> {
+    const OF_BILLS: [&str; 4] = ["from", "to", "time_zone", "by"];
+    let pairs = text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if !is_explanation && !OF_BILLS.contains(&name) {
+            return Err(format!("unknown parameter {name:?}; use from, to, time_zone and by"));
+        }
+        let value = decode_percent(value)
+            .ok_or_else(|| format!("{name}={value} is not percent-encoded UTF-8; encode it again"))?;
+        Ok((name, value))
+    });
+    let request = BillRequest::parse(pairs.collect::<Result<Vec<_>, _>>()?, zone.clone(), system_now().utc)?;
+    if is_explanation && request.detail.day {
+        return Err("by is for bills; leave it out".to_owned());
+    }
+    Ok(request)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+    use crate::model::Utc;
+
+    fn parse(text: Option<&str>) -> Result<BillRequest, String> {
+        parse_query(text, false, &TimeZone::UTC)
+    }
+
+    #[test]
+    fn a_query_is_read_with_its_encoding_undone() {
+        let request = parse(Some("from=2026-10-01T00%3A00%3A00+02:00&to=")).unwrap();
+        assert_eq!((request.from, request.to), (Some(Utc(1_790_805_600_000_000_000)), None));
+        for empty in [None, Some("&&")] {
+            let request = parse(empty).unwrap();
+            assert_eq!((request.from, request.to), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_broken_query_is_named() {
+        let error = |text| parse(Some(text)).unwrap_err();
+        assert_eq!(error("form=1"), r#"unknown parameter "form"; use from, to, time_zone and by"#);
+        assert_eq!(error("job=7"), r#"unknown parameter "job"; use from, to, time_zone and by"#);
+        assert_eq!(error("from=1&from=2"), "from is given twice; give it once");
+        for broken in ["from=%", "from=%4", "from=%zz", "from=%ff", "from=%+1"] {
+            assert!(error(broken).contains("encode it again"), "{broken}");
+        }
+        let by_day = parse_query(Some("by=day"), true, &TimeZone::UTC).unwrap_err();
+        assert_eq!(by_day, "by is for bills; leave it out");
+    }
+}

@@ -1,0 +1,92 @@
+//! The files of the live page, which the binary carries. All paths in them are relative, so that the page works below any
+//! prefix of a proxy, through `ssh -L` and `kubectl port-forward`.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use hyper::header::{
+    CONTENT_SECURITY_POLICY, HeaderMap, HeaderName, HeaderValue, REFERRER_POLICY, X_FRAME_OPTIONS,
+};
+
+use super::live::shared_response;
+use super::response::PageResponse;
+use crate::output::render::SharedDocument;
+
+/// Nothing but the agent's own files and answers, and no markup from elsewhere; a configured header replaces it.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
+                      base-uri 'none'; frame-ancestors 'none'";
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+
+/// Replaced by a link to the page under its external URL.
+const CANONICAL: &str = "<!--canonical-->";
+
+/// uPlot with its licence, which its minified file leaves out.
+const PLOTS: &str = concat!(
+    "/*\n",
+    include_str!("page/vendor/uPlot.LICENSE"),
+    "*/\n",
+    include_str!("page/vendor/uPlot.iife.min.js"),
+);
+
+const FILES: [(&str, &str, &str); 12] = [
+    ("/", HTML, include_str!("page/index.html")),
+    ("/page/page.css", CSS, include_str!("page/page.css")),
+    ("/page/page.js", SCRIPT, include_str!("page/page.js")),
+    ("/page/dom.js", SCRIPT, include_str!("page/dom.js")),
+    ("/page/fetch.js", SCRIPT, include_str!("page/fetch.js")),
+    ("/page/format.js", SCRIPT, include_str!("page/format.js")),
+    ("/page/problems.js", SCRIPT, include_str!("page/problems.js")),
+    ("/page/tiles.js", SCRIPT, include_str!("page/tiles.js")),
+    ("/page/tables.js", SCRIPT, include_str!("page/tables.js")),
+    ("/page/details.js", SCRIPT, include_str!("page/details.js")),
+    ("/page/icon.svg", SVG, include_str!("page/icon.svg")),
+    ("/page/uplot.css", CSS, include_str!("page/vendor/uPlot.min.css")),
+];
+
+pub struct LivePage {
+    files: Vec<PageFile>,
+}
+
+pub(super) struct PageFile {
+    pub(super) path: &'static str,
+    content_type: &'static str,
+    document: SharedDocument,
+    tag: String,
+}
+
+impl LivePage {
+    /// The page, whose links to copy begin with the external URL, if there is one.
+    pub fn new(external_url: Option<&str>) -> Self {
+        let base = external_url.map(|url| url.replace('&', "&amp;").replace('"', "&quot;"));
+        let link = base.map(|base| format!("<link rel=\"canonical\" href=\"{base}/\">")).unwrap_or_default();
+        let plots = ("/page/uplot.js", SCRIPT, PLOTS);
+        let files = FILES.into_iter().chain([plots]).map(|(path, content_type, text)| {
+            let text = if path == "/" { text.replace(CANONICAL, &link) } else { text.to_owned() };
+            let mut hasher = DefaultHasher::new();
+            text.hash(&mut hasher);
+            let tag = format!("\"{:x}\"", hasher.finish());
+            PageFile { path, content_type, document: SharedDocument::new(text.into()), tag }
+        });
+        Self { files: files.collect() }
+    }
+
+    pub(super) fn find(&self, path: &str) -> Option<&PageFile> {
+        self.files.iter().find(|file| file.path == path)
+    }
+}
+
+impl PageFile {
+    pub(super) fn response(&self, headers: &HeaderMap) -> PageResponse {
+        let Self { content_type, document, tag, .. } = self;
+        let mut response = shared_response(headers, document, content_type, Some(tag.clone()));
+        let own: [(HeaderName, &str); 3] =
+            [(CONTENT_SECURITY_POLICY, POLICY), (X_FRAME_OPTIONS, "deny"), (REFERRER_POLICY, "no-referrer")];
+        for (name, value) in own {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
