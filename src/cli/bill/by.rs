@@ -199,7 +199,7 @@ impl BillGrouping {
 
     /// The properties as somebody asks for them, which nobody does for the rate.
     pub(super) fn asked(&self) -> Vec<String> {
-        let asked = self.0.iter().filter(|property| property.name() != RATE.name);
+        let asked = self.0.iter().filter(|property| property.word() != Some(RATE.name));
         let asked = asked.map(|property| match property {
             BillProperty::Attribute(name) => format!("{ATTRIBUTE}{name}"),
             other => other.name().to_owned(),
@@ -235,8 +235,14 @@ impl BillGrouping {
         self.has("day")
     }
 
+    /// What these values say of a property that a word stands for.
+    pub(super) fn value_of<'a>(&self, word: &str, values: &'a [String]) -> Option<&'a str> {
+        let place = self.0.iter().position(|property| property.word() == Some(word))?;
+        values.get(place).map(String::as_str)
+    }
+
     fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|property| property.name() == name)
+        self.0.iter().any(|property| property.word() == Some(name))
     }
 
     /// A property of it that the bills know of no line, in words; only those whose names the operator makes up.
@@ -274,9 +280,9 @@ impl BillGrouping {
 
     /// What a line has of each property, whatever other lines there are; the names of its groups may depend on them.
     pub(super) fn values(&self, names: &[String], line: &BillLine) -> Vec<String> {
-        let value = |(property, name): (&BillProperty, &String)| match property.name() {
-            "gpu" => line.gpu.uuid.to_string(),
-            "workload" if !line.holder.is_remainder() => format!("{}@{}", line.holder, line.tenant),
+        let value = |(property, name): (&BillProperty, &String)| match property.word() {
+            Some("gpu") => line.gpu.uuid.to_string(),
+            Some("workload") if !line.holder.is_remainder() => format!("{}@{}", line.holder, line.tenant),
             _ => name.clone(),
         };
         self.0.iter().zip(names).map(value).collect()
@@ -286,12 +292,16 @@ impl BillGrouping {
     pub(super) fn filter(&self, values: &[String]) -> Result<LineFilter, String> {
         let values = values.iter().map(String::as_str);
         let parameters = self.0.iter().zip(values).filter(|(_, value)| *value != NONE);
-        let parameters = parameters.filter_map(|(property, value)| match (property, property.name()) {
+        let parameters = parameters.filter_map(|(property, value)| match (property, property.word()) {
             // Unheld time has the name of its tenant in all groups.
             _ if value.starts_with(RESERVED) => Some(("tenant", value)),
-            (_, "tenant") => Some(("tenant", value)),
-            (_, "workload") => Some(("workload", value.rsplit_once('@')?.0)),
-            (_, "gpu" | "uuid") => Some(("gpu", value)),
+            (_, Some("tenant")) => Some(("tenant", value)),
+            (_, Some("workload")) => {
+                let (holder, tenant) = value.split_once('@')?;
+                // Both names may have an @, as in worker@7.service: then all workloads are read, and the id tells its own.
+                (!tenant.contains('@')).then_some(("workload", holder))
+            }
+            (_, Some("gpu" | "uuid")) => Some(("gpu", value)),
             (BillProperty::Fact(fact), _) => Some((fact.label(), value)),
             _ => None,
         });
@@ -311,6 +321,14 @@ impl BillGrouping {
 }
 
 impl BillProperty {
+    /// The word that stands for it; attributes, labels and facts have names of their own, which may be such a word.
+    fn word(&self) -> Option<&'static str> {
+        match self {
+            Self::Word(word) => Some(word.name),
+            _ => None,
+        }
+    }
+
     /// The heading of its column.
     fn name(&self) -> &str {
         match self {

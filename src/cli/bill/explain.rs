@@ -138,9 +138,9 @@ impl ExplainCommand {
         let filter = id.filter().map_err(Failure::wrong)?;
         let day = id.day().map(|day| days_from(day, period)).transpose()?;
         let mut span = period;
-        if self.source.exports.is_some() {
-            // Rates have other numbers there in another period.
-            detail.day = day.is_some();
+        if self.source.exports.is_some() || day.is_none() {
+            // Over exports, rates have other numbers in another period.
+            detail.day = id.needs_days();
         } else if let Some([from, to]) = &day {
             span = [Some(from), Some(to)];
         }

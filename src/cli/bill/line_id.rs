@@ -1,7 +1,7 @@
 //! Ids of the lines of a bill.
 //!
 //! `tenant+model=lab+H100+3` is the line of the tenant lab on the model H100 at rate 3. The period is not in it, so that it stays
-//! the same while a month grows; it is that of the bill, as the node is. GPUs are named by UUID and workloads with their tenant, since
+//! the same while the month of a ledger grows; over exports, rates are numbered anew in each period. GPUs are named by UUID and workloads with their tenant, since
 //! what they are called on a bill depends on its other lines.
 
 use ring::digest::{SHA256, digest};
@@ -51,7 +51,9 @@ impl LineId {
         let (by, values) = text.split_once('=')?;
         let decoded = |text: &str| text.split('+').map(decode_percent).collect::<Option<Vec<String>>>();
         let by = decoded(by)?.join(",").parse::<BillGrouping>().ok()?.by_rate();
-        let values = if text.len() < LONGEST { decoded(values)? } else { Vec::new() };
+        let has_digest = text.rsplit_once('~').is_some_and(|(_, digest)| digest.len() == 2 * DIGEST_BYTES);
+        let is_cut = text.len() >= LONGEST && has_digest;
+        let values = if is_cut { Vec::new() } else { decoded(values)? };
         Some(Self { text: text.to_owned(), by, values })
     }
 
@@ -66,7 +68,12 @@ impl LineId {
 
     /// The local day that it is of.
     pub(super) fn day(&self) -> Option<&str> {
-        self.by.names().iter().zip(&self.values).find(|(name, _)| **name == "day").map(|(_, day)| &**day)
+        self.by.value_of("day", &self.values)
+    }
+
+    /// Whether its lines must be told apart by day: of an id that is cut, the day is not known.
+    pub(super) fn needs_days(&self) -> bool {
+        self.by.needs_days()
     }
 
     /// Whether GPUs and attributes of the whole bill tell which lines are its own.
@@ -145,6 +152,44 @@ mod tests {
             assert_eq!((found(&bill, id)[0], found(&part, id)), (true, vec![true]), "{id}");
         }
         assert_eq!(found(&part, "gpu=GPU-0+2"), [false], "another rate");
+    }
+
+    #[test]
+    fn names_with_an_at_and_attributes_named_like_a_word_are_found() {
+        let lines = [
+            json!({"tenant": "worker@.service", "holder": "unit:worker@7.service", "uuid": "GPU-0", "rate": "1"}),
+            json!({"tenant": "ada@corp", "holder": "unit:x", "uuid": "GPU-1", "rate": "1"}),
+        ];
+        let attributes =
+            json!({"rate": "gold", "tenant": "lab", "day": "monday", "gpu": "h", "workload": "w"});
+        let bill = made::bill(&json!({"lines": lines.map(|line| made::line(&line)),
+            "tenant_attributes": {"worker@.service": attributes, "ada@corp": attributes}}));
+        for id in ids(&bill, "workload") {
+            let id = LineId::parse(&id).unwrap();
+            let selected: Vec<_> = id.selects(&bill).into_iter().filter(|selected| *selected).collect();
+            assert_eq!((id.filter(), selected.len()), (Ok(LineFilter::default()), 1), "{}", id.as_str());
+        }
+        for name in ["rate", "tenant", "day", "gpu", "workload"] {
+            let ids = ids(&bill, &format!("attribute:{name}"));
+            assert_eq!(ids[0], ids[1], "both tenants are of one group");
+            let id = LineId::parse(&ids[0]).unwrap();
+            assert_eq!(
+                (id.filter(), id.day(), id.needs_days()),
+                (Ok(LineFilter::default()), None, false),
+                "{name}"
+            );
+            assert_eq!(id.selects(&bill), [true, true], "{name}");
+        }
+    }
+
+    #[test]
+    fn an_id_of_the_greatest_length_is_not_cut_and_one_that_is_cut_needs_days() {
+        let id = |length: usize| format!("tenant={}+1", "x".repeat(length - "tenant=+1".len()));
+        let parsed = LineId::parse(&id(LONGEST)).unwrap();
+        assert_eq!(parsed.values, ["x".repeat(LONGEST - "tenant=+1".len()), "1".to_owned()]);
+        let parsed =
+            LineId::parse(&cut(format!("day+{}", id(LONGEST).replacen('=', "=2026-11-01+", 1)))).unwrap();
+        assert_eq!((parsed.day(), parsed.needs_days()), (None, true));
     }
 
     #[test]

@@ -116,7 +116,8 @@ impl SpoolRecord {
     }
 
     fn insert_waiting(&self, connection: &Connection, reader: &str) -> rusqlite::Result<()> {
-        let sql = "INSERT INTO waiting (record, reader) VALUES (?1, ?2)";
+        // A commit that reports an error may be in the file all the same.
+        let sql = "INSERT INTO waiting (record, reader) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
         connection.prepare_cached(sql)?.execute(params![self.id, reader])?;
         Ok(())
     }
