@@ -9,7 +9,7 @@ use super::TrackedGpu;
 use super::counter_total::CounterTotal;
 use crate::model::catalogue::{
     Family, GpuRows, InstanceRows, InstanceValue, Labelled, Level, PointId, ProcessValue, Rows, families,
-    numbered_families, points_of,
+    first_point, numbered_families, points_of,
 };
 use crate::model::{Absence, ActivitySource, Frame, InstanceFrame, Via};
 
@@ -28,11 +28,14 @@ pub fn unsupported(frame: &Frame, level: Level) -> Vec<(&'static str, Absence)> 
     absent.filter(|(_, absence)| absence.is_permanent()).collect()
 }
 
-/// Every family with the points that it is read from: its own, or those that its values are integrals of.
+/// Every family with the points that it is read from: its own, or those that its values follow from. Found once: looking
+/// them up by name takes a third of a tick.
 static FAMILIES: LazyLock<Vec<(&'static Family, Range<PointId>)>> = LazyLock::new(|| {
     let own = |family: &Family| match &family.rows {
         Rows::Gpu(GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_)) => points(family.name),
         Rows::Gpu(GpuRows::Integrals { of: ratio, .. }) => points(ratio),
+        Rows::Gpu(GpuRows::FabricInfo) => points("gpu_fabric_state"),
+        Rows::Gpu(GpuRows::Busy) => points("gpu_utilization_ratio"),
         _ => 0..0,
     };
     families().map(|family| (family, own(family))).collect()
@@ -74,9 +77,9 @@ fn frame_support(frame: &Frame, family: &Family, points: &Range<PointId>) -> Sup
         Rows::Gpu(GpuRows::FabricInfo) => match &identity.fabric {
             Some(_) => Ok(()),
             // A GPU that is not registered yet has a fabric state, but no cluster or clique.
-            None => Err(reading_support(frame, "gpu_fabric_state").err().unwrap_or(Absence::NotYet)),
+            None => Err(points_support(frame, points).err().unwrap_or(Absence::NotYet)),
         },
-        Rows::Gpu(GpuRows::Busy) => busy_support(frame),
+        Rows::Gpu(GpuRows::Busy) => busy_support(frame, points),
         Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => {
             best(points.iter().map(|point| instance_support(frame, point.value)))
         }
@@ -88,27 +91,24 @@ fn frame_support(frame: &Frame, family: &Family, points: &Range<PointId>) -> Sup
     }
 }
 
-fn reading_support(frame: &Frame, family: &str) -> Support {
-    points_support(frame, &points(family))
-}
-
 fn points_support(frame: &Frame, points: &Range<PointId>) -> Support {
     let readings = frame.readings.get(points.clone()).unwrap_or_default();
     best(readings.iter().map(|reading| reading.map(|_| ())))
 }
 
-/// Activity by any of its meters; no meter covers a GPU that is divided into instances.
-fn busy_support(frame: &Frame) -> Support {
+/// The one point of the activity by GPM.
+const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
+
+/// Activity by any of its meters, of which the plain call has these points; no meter covers a GPU that is divided into
+/// instances.
+fn busy_support(frame: &Frame, utilization: &Range<PointId>) -> Support {
     if frame.identity.mig {
         return Err(Absence::NotSupported);
     }
     if frame.sampled.is_some() {
         return Ok(());
     }
-    either(
-        reading_support(frame, "gpu_gr_engine_active_ratio"),
-        reading_support(frame, "gpu_utilization_ratio"),
-    )
+    either(points_support(frame, &(GR_ENGINE..GR_ENGINE + 1)), points_support(frame, utilization))
 }
 
 /// The value of any instance; supported without instances. GPU instances are read through their first compute
