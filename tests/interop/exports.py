@@ -26,7 +26,7 @@ import shortened
 from harness import PATIENCE, ROOT, SMOKE, Demo, Failed, Prometheus, Suite, bill_of, free_port, wait_for
 
 FLEET = ROOT / "packaging/fleet"
-FLEET, SQL = ROOT / "docs/fleet.md", ROOT / "docs/sql.md"
+FLEET_PAGE, SQL_PAGE = ROOT / "docs/fleet.md", ROOT / "docs/sql.md"
 NODES, DAYS = 20, 3
 KILLS = 20 if SMOKE else 500
 SEED = 2704
@@ -165,21 +165,21 @@ def newest_counts(suite, directory):
 
 def page_is_fresh(suite, directory):
     """Each query of docs/sql.md has the answer below it that both engines give, and each command of docs/fleet.md what it prints."""
-    text = SQL.read_text()
+    text = SQL_PAGE.read_text()
     blocks = re.findall(r"```sql\n(.*?)```\n\n```text\n(.*?)```", text, re.S)
-    suite.expect(len(blocks) >= 6, f"{SQL.name} has {len(blocks)} queries with answers")
+    suite.expect(len(blocks) >= 6, f"{SQL_PAGE.name} has {len(blocks)} queries with answers")
     shown = [f"```sql\n{sql}```\n\n```text\n{answer}```" for sql, answer in blocks]
     for engine, query in engines(directory).items():
         answers = query(*(sql.strip().rstrip(";") for sql, _ in blocks))
         fresh = ["```sql\n{}```\n\n```text\n{}```".format(sql, "".join("|".join(row) + "\n" for row in rows)) for (sql, _), rows in zip(blocks, answers)]
-        shows(suite, SQL, engine, shown, fresh)
+        shows(suite, SQL_PAGE, engine, shown, fresh)
         if UPDATE:
             shown = fresh
-    commands = re.findall(r"(```console\n\$ gpumeter (.*?)\n.*?```)", FLEET.read_text(), re.S)
-    suite.expect(commands, f"{FLEET.name} has no command")
+    commands = re.findall(r"(```console\n\$ gpumeter (.*?)\n.*?```)", FLEET_PAGE.read_text(), re.S)
+    suite.expect(commands, f"{FLEET_PAGE.name} has no command")
     for block, arguments in commands:
         ran = subprocess.run([harness.GPUMETER, *shlex.split(arguments)], cwd=suite.folder, env=os.environ | {"TZ": "UTC"}, capture_output=True, text=True, timeout=PATIENCE)
-        shows(suite, FLEET, "gpumeter", [block], [f"```console\n$ gpumeter {arguments}\n{ran.stdout}{ran.stderr}```"])
+        shows(suite, FLEET_PAGE, "gpumeter", [block], [f"```console\n$ gpumeter {arguments}\n{ran.stdout}{ran.stderr}```"])
 
 
 def shows(suite, page, program, shown, fresh):

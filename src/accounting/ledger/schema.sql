@@ -1,4 +1,4 @@
--- The ledger of one node, schema version 9 (PRAGMA user_version). Any sqlite3 opens it; only its agent writes.
+-- The ledger of one node, schema version 10 (PRAGMA user_version). Any sqlite3 opens it; only its agent writes.
 --
 -- Units are in the names: _ns nanoseconds (times: since 1970-01-01T00:00:00Z on the account's axis, see boot; all else: spans
 -- or GPU time), _uj microjoules. An amount of money is three columns: _units whole units of the currency, _nanos the
