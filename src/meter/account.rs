@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::Policy;
 use super::identify::{PresentBySlot, PresentHolders, is_list_missing};
 use super::integrate::{activity, instance_activity, share};
-use crate::accounting::batches::{Anchor, Boot, RecoveredGpu};
+use crate::accounting::batches::{Boot, RecoveredGpu};
 use crate::holders::{GrantedSlot, Identities, SessionGpu, holdings};
 use crate::model::{
     ActivitySource, Carry, Frame, HolderId, HoldingSource, Method, Microjoules, MigSpan, Nanoseconds,
@@ -125,30 +125,6 @@ impl Account {
     /// Forgets who held before the agent began to watch, so that no time is bridged.
     pub(super) fn bridge_nothing(&mut self) {
         self.slots.retain(|_, _| false);
-    }
-
-    /// Moves times of this boot from the provisional axis to the real one.
-    pub(super) fn apply_anchor(&mut self, anchor: &Anchor) {
-        self.rebooted = self.rebooted.map(|_| anchor.booted);
-        let empty_since = self.last.as_mut().and_then(|last| last.empty_since.as_mut());
-        for at in [&mut self.cursor, &mut self.settled, &mut self.watched].into_iter().chain(empty_since) {
-            *at = anchor.moved(*at);
-        }
-        self.energy.apply_anchor(anchor);
-        for mut open in std::mem::take(&mut self.open) {
-            let (before_boot, span) = anchor.moved_span(open.span.clone());
-            if anchor.since.is_none_or(|since| open.span.from <= since) && span.state == SlotState::Unobserved
-            {
-                let Gap { unobserved, unavailable, .. } = &mut self.gap;
-                let provisional = open.span.length();
-                *unobserved = Nanoseconds(unobserved.0.saturating_sub(provisional.0)) + span.length();
-                *unavailable += before_boot.as_ref().map_or(Nanoseconds(0), Span::length);
-            }
-            // The ledger moves the spans that it has by the same rule.
-            self.open.extend(before_boot.map(|span| OpenSpan::new(span, open.sent)));
-            open.span = span;
-            self.open.push_back(open);
-        }
     }
 
     /// The GPU is lost: its time is unavailable until its next frame.
@@ -424,19 +400,6 @@ mod tests {
         let mut account = Account { watched: at(30), rebooted: Some(at(25)), ..Account::begin(at(10)) };
         account.fill_gap(at(31), &Slots::default(), None);
         let gap = Gap { unavailable: second(15), unobserved: second(5), ..Gap::default() };
-        assert_eq!(account.take_gap(), gap);
-    }
-
-    #[test]
-    fn a_gap_over_a_boot_is_split_once_the_time_of_the_boot_is_known() {
-        let at = |second: u64| Utc(second * 1_000_000_000);
-        let second = Nanoseconds::from_seconds;
-        // The provisional axis continues at the last commit, 10; the agent began to watch 20 s after the boot.
-        let mut account = Account { watched: at(30), rebooted: Some(Utc(0)), ..Account::begin(at(10)) };
-        account.fill_gap(at(31), &Slots::default(), None);
-        let anchor = Anchor { since: Some(at(10)), shift: 100_000_000_000, booted: at(110), offset: 0 };
-        account.apply_anchor(&anchor);
-        let gap = Gap { unavailable: second(100), unobserved: second(20), ..Gap::default() };
         assert_eq!(account.take_gap(), gap);
     }
 }

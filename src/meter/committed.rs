@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::accounting::batches::{
-    Acknowledged, Anchor, CounterKey, HolderCounter, MonthCosts, Recovered, SlotTotal, TenantKey,
+    Acknowledged, CounterKey, HolderCounter, MonthCosts, Recovered, SlotTotal, TenantKey,
 };
 use crate::accounting::billing::RateSchedule;
 use crate::accounting::tenants::RuleSchedule;
@@ -76,13 +76,6 @@ impl CommittedAccounts {
             let instances = gpu.instances.clone();
             let total = SlotTotal { settled_until: gpu.settled_until, slot: gpu.slot, instances };
             self.slots.insert(Arc::clone(uuid), total);
-        }
-    }
-
-    /// Moves times of this boot from the provisional axis to the real one.
-    pub(super) fn apply_anchor(&mut self, anchor: &Anchor) {
-        for known in self.counters.values_mut() {
-            known.changed = anchor.moved(known.changed);
         }
     }
 

@@ -166,8 +166,8 @@ pub struct Inputs {
     pub acknowledged: Vec<Acknowledged>,
     /// The ledger, if it was opened only after the agent had started.
     pub opened_late: Option<Box<Recovered>>,
-    /// Whether the kernel reports that the wall clock is synchronised.
-    pub synchronised: bool,
+    /// Whether the ledger is not opened yet because the wall clock cannot be trusted since the boot.
+    pub awaits_clock: bool,
     /// The GPUs on the PCI bus; none where it cannot be read.
     pub pci: Option<Arc<Pci>>,
     /// The host's memory, which some GPUs share; none where it cannot be read.
@@ -346,8 +346,7 @@ impl Meter {
 
     /// One tick.
     pub fn tick(&mut self, now: Stamp, mut inputs: Inputs) -> TickOutput {
-        let anchor = self.fix_time(now, inputs.synchronised);
-        let mut batch = LedgerBatch { now: self.timeline.at(now.boottime), anchor, ..LedgerBatch::default() };
+        let mut batch = LedgerBatch { now: self.timeline.at(now.boottime), ..LedgerBatch::default() };
         if let Some(recovered) = inputs.opened_late.take() {
             self.open_late(*recovered, now, &mut batch);
         }

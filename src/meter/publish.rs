@@ -41,7 +41,7 @@ impl Publisher {
         let gpus = meter.published_gpus();
         let states: Vec<GpuState> = gpus.iter().map(|gpu| meter.gpu_state(gpu, now, inputs)).collect();
         let prices = self.update_prices(meter, &gpus, at);
-        let numbers = self.agent_numbers(meter, now, &inputs.services, &gpus, &states);
+        let numbers = self.agent_numbers(meter, now, inputs, &gpus, &states);
         let (agent_entries, agent) = numbers.sorted();
         let own = gpus.iter().zip(&states).map(|(gpu, state)| own_series(gpu, state, policy.level));
         let left = policy.series.saturating_sub(own.chain(agent.iter().map(series)).sum());
@@ -111,20 +111,19 @@ impl Publisher {
         &self,
         meter: &Meter,
         now: Stamp,
-        services: &Services,
+        inputs: &Inputs,
         gpus: &[&TrackedGpu],
         states: &[GpuState],
     ) -> Services {
-        let mut numbers = services.clone();
+        let mut numbers = inputs.services.clone();
         meter.counters.add_to(&mut numbers);
         meter.sxids.add_to(&mut numbers);
         for tier in Tier::ALL {
             let interval = meter.policy.intervals[tier as usize].0;
             numbers.add(AgentFamily::SamplingInterval, vec![("tier", tier.name().into())], whole(interval));
         }
-        let anchored = !meter.timeline.is_provisional();
-        numbers.add(AgentFamily::ClockAnchored, Vec::new(), anchored.into());
-        if anchored {
+        numbers.add(AgentFamily::ClockAnchored, Vec::new(), (!inputs.awaits_clock).into());
+        if !inputs.awaits_clock {
             numbers.add(AgentFamily::ClockStep, Vec::new(), meter.timeline.lead(now));
         }
         let imbalance = i64::try_from(meter.accounts.imbalance).unwrap_or(i64::MAX);

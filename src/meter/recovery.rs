@@ -1,4 +1,4 @@
-//! Continuing the account of the ledger, at the agent's start or later, and fixing its time after a boot.
+//! Continuing the account of the ledger, at the agent's start or later.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
@@ -7,33 +7,10 @@ use std::sync::Arc;
 use super::account::Account;
 use super::versions::HolderVersions;
 use super::{Meter, TrackedGpu};
-use crate::accounting::batches::{
-    AccountTimeline, Anchor, Expected, GpuRegistration, LedgerBatch, Recovered, Resumed,
-};
+use crate::accounting::batches::{Expected, GpuRegistration, LedgerBatch, Recovered, Resumed};
 use crate::model::{Attachment, Stamp, Utc};
 
 impl Meter {
-    /// Fixes the account's time in this boot once the wall clock can be trusted.
-    pub(super) fn fix_time(&mut self, now: Stamp, synchronised: bool) -> Option<Anchor> {
-        let anchor = self.timeline.anchor(now, synchronised)?;
-        self.timeline = AccountTimeline::fixed_by(&anchor);
-        self.ledger = self.ledger.map(|created| anchor.moved(created));
-        self.begun = anchor.moved(self.begun);
-        self.accounts.apply_anchor(&anchor);
-        for gpu in self.gpus.values_mut() {
-            gpu.account.apply_anchor(&anchor);
-            gpu.location.since = anchor.moved(gpu.location.since);
-            gpu.xids.apply_anchor(&anchor);
-        }
-        self.publisher.accounts.invalidate();
-        tracing::info!(
-            synchronised,
-            ahead_seconds = self.timeline.lead(now) / 1_000_000_000,
-            "the account's time in this boot is fixed by the wall clock"
-        );
-        Some(anchor)
-    }
-
     /// Continues the account of the ledger.
     pub(super) fn recover(&mut self, recovered: Recovered, begun: Utc) {
         self.accounts.recover(&recovered, begun);

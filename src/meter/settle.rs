@@ -16,19 +16,14 @@ impl Meter {
                 continue;
             }
             gpu.account.identify(identities, &self.policy);
-            if !self.timeline.is_provisional() {
-                gpu.settle_windows(batch.now, &self.policy, &mut self.counters, batch);
-            }
+            gpu.settle_windows(batch.now, &self.policy, &mut self.counters, batch);
             batch.open.extend(gpu.account.take_unsent(uuid));
         }
         self.log_gap();
     }
 
-    /// Logs how the time without a running agent was booked, once it is known when the node booted.
+    /// Logs how the time without a running agent was booked.
     fn log_gap(&mut self) {
-        if self.timeline.is_provisional() {
-            return;
-        }
         let (mut gpus, mut longest, mut sum) = (0, Nanoseconds(0), Gap::default());
         for gpu in self.gpus.values_mut() {
             let gap = gpu.account.take_gap();

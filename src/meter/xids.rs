@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::accounting::batches::{Anchor, XidSum, XidSums};
+use crate::accounting::batches::{XidSum, XidSums};
 use crate::model::catalogue::xid::{self, Action};
 use crate::model::{Nanoseconds, Utc, XidCount, XidSource};
 
@@ -111,13 +111,6 @@ impl Xids {
             self.waiting = None;
         }
         (unsent && has_ledger).then(|| self.counted.clone())
-    }
-
-    /// Moves times of this boot from the provisional axis to the real one.
-    pub(super) fn apply_anchor(&mut self, anchor: &Anchor) {
-        for sums in [&mut self.counted, &mut self.published] {
-            sums.since = sums.since.map(|since| anchor.moved(since));
-        }
     }
 }
 

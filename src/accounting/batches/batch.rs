@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::counters::{CounterKey, HolderCounter, TenantKey};
 use super::faults::{StickyFaults, XidSums};
 use super::month::MonthCosts;
-use super::timeline::Anchor;
 use crate::accounting::billing::RateSchedule;
 use crate::accounting::tenants::RuleSchedule;
 use crate::model::{Attachment, GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
@@ -16,8 +15,6 @@ use crate::model::{Attachment, GpuId, Holder, Microjoules, Nanoseconds, Settleme
 pub struct LedgerBatch {
     /// Now; new counters are born at this time.
     pub now: Utc,
-    /// Fixes the account's time in this boot; earlier batches of it are on the provisional axis.
-    pub anchor: Option<Anchor>,
     /// GPUs that this agent process found; one that the ledger has keeps its account.
     pub registrations: Vec<GpuRegistration>,
     /// GPUs whose attachment or PCI address has changed.

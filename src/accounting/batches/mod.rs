@@ -15,4 +15,4 @@ pub use counters::{AccruedCost, CounterKey, HolderCounter, TenantKey};
 pub use faults::{StickyFaults, XidSum, XidSums};
 pub use month::MonthCosts;
 pub use recovered::{Recovered, RecoveredGpu, RecoveredShare};
-pub use timeline::{AccountTimeline, Anchor, Boot, TimelineBasis};
+pub use timeline::{AccountTimeline, Boot};

@@ -33,9 +33,6 @@ impl Ledger {
     }
 
     fn commit_transaction(&mut self, batch: &LedgerBatch) -> Result<Acknowledged, Cause> {
-        if let Some(anchor) = &batch.anchor {
-            self.apply_anchor(anchor)?;
-        }
         let due = self.synced_at.is_none_or(|at| batch.now.since(at) >= SYNC_EVERY);
         let synced = batch.sync || due || !batch.closed.is_empty();
         self.sync_commits(synced)?;

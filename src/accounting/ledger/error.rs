@@ -74,6 +74,10 @@ pub enum Cause {
     NoCopy { path: PathBuf, present: i64, copies: Vec<i64> },
     #[error("another program is writing it; stop that program first")]
     Busy,
+    #[error(
+        "the clock is not synchronised since the boot; the account begins when it is, or two minutes after the boot"
+    )]
+    ClockNotSet,
     /// The filesystem does not support the locks and shared memory of SQLite.
     #[error("it is on {name}, a network filesystem, where SQLite loses data; use a local disk")]
     NetworkFilesystem { name: &'static str },

@@ -1,7 +1,7 @@
 //! What the operator decided, in a node's ledger: rates, terms and tenant rules. What was recorded stays, and the ledger alone
 //! decides when an entry begins and ends.
 
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -19,33 +19,31 @@ const RATE: &str = "rate";
 const TERMS: &str = "terms";
 const RULES: &str = "rules";
 
-/// Records decisions in the file, one after the other.
+/// Records a decision in the file.
 pub(super) fn record(
-    transaction: &Transaction<'_>,
-    decisions: &[Decision],
+    connection: &mut Connection,
+    decision: &Decision,
     timeline: AccountTimeline,
 ) -> Result<(), Cause> {
-    let (last, covered_until) = stored_until(transaction)?;
-    let (node, node_since) = (node::load(transaction)?, node::identity_since(transaction)?);
-    let (mut rates, mut rules) = load(transaction)?;
-    let mut is_changed = false;
-    for decision in decisions {
-        let at = RecordedAt {
-            now: timeline.at(decision.decided).max(last.unwrap_or_default()),
-            node: &node,
-            node_since,
-            is_new: last.is_none(),
-            covered_until,
-        };
-        is_changed |= decision.book.as_ref().is_some_and(|book| rates.record(book, at));
-        is_changed |= decision.rules.as_ref().is_some_and(|given| rules.record(given, at));
+    let transaction = connection.transaction()?;
+    let (last, covered_until) = stored_until(&transaction)?;
+    let node = node::load(&transaction)?;
+    let at = RecordedAt {
+        now: timeline.at(decision.decided).max(last.unwrap_or_default()),
+        node: &node,
+        node_since: node::identity_since(&transaction)?,
+        is_new: last.is_none(),
+        covered_until,
+    };
+    let (mut rates, mut rules) = load(&transaction)?;
+    if decision.book.as_ref().is_some_and(|book| rates.record(book, at)) {
+        store(&transaction, RATE, &rates.rates)?;
+        store(&transaction, TERMS, &rates.terms)?;
     }
-    if is_changed {
-        store(transaction, RATE, &rates.rates)?;
-        store(transaction, TERMS, &rates.terms)?;
-        store(transaction, RULES, rules.versions())?;
+    if decision.rules.as_ref().is_some_and(|given| rules.record(given, at)) {
+        store(&transaction, RULES, rules.versions())?;
     }
-    Ok(())
+    Ok(transaction.commit()?)
 }
 
 /// Stores what is new in a schedule, and the ends of the rest.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
-use rusqlite::{Connection, OpenFlags, Transaction, params};
+use rusqlite::{Connection, OpenFlags, params};
 
 use super::error::{Cause, Error};
 use super::files::LedgerLock;
@@ -15,7 +15,7 @@ use super::recover;
 use super::state::LedgerState;
 use super::timeline;
 use super::{column, counters, expected, files, history, reader, schema, sticky_faults, xids};
-use crate::accounting::batches::{AccountTimeline, Anchor, Recovered};
+use crate::accounting::batches::{AccountTimeline, Recovered};
 use crate::accounting::billing::PriceBook;
 use crate::accounting::tenants::{Decision, TenantRules};
 use crate::model::{HowHeld, Nanoseconds, NodeIdentity, Stamp, Utc};
@@ -56,24 +56,9 @@ pub struct Ledger {
     pub(super) timeline: AccountTimeline,
     /// Time zone of months.
     pub(super) zone: TimeZone,
-    /// What the operator decided and is to be recorded once the account's time in this boot is fixed; earlier it would begin at
-    /// a wrong time.
-    waiting: Vec<Decision>,
     /// Wall clock - account time at the last recorded step, in nanoseconds.
     lead: i64,
     _lock: LedgerLock,
-}
-
-/// Records all decisions, and commits the transaction.
-fn record(
-    transaction: Transaction<'_>,
-    decisions: &mut Vec<Decision>,
-    timeline: AccountTimeline,
-) -> Result<(), Cause> {
-    history::record(&transaction, decisions, timeline)?;
-    transaction.commit()?;
-    decisions.clear();
-    Ok(())
 }
 
 impl Ledger {
@@ -81,7 +66,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Another process owns it; the file is no ledger; a newer schema; an older one that cannot be copied; a network
-    /// filesystem; no permission to write. A refused file is not changed.
+    /// filesystem; no permission to write; a boot whose clock cannot be trusted yet. A refused file is not changed.
     pub fn open(path: &Path, opening: &Opening) -> Result<(Self, Recovered), Error> {
         Self::open_and_recover(path, opening).map_err(|cause| cause.at(path, "open the ledger"))
     }
@@ -89,23 +74,22 @@ impl Ledger {
     fn open_and_recover(path: &Path, opening: &Opening) -> Result<(Self, Recovered), Cause> {
         let path = resolve_path(path)?;
         let durable = files::check_durable(path.parent().unwrap_or(Path::new("/")))?;
+        let synchronised = !opening.unsynchronised;
+        if !path.exists() {
+            // A new ledger would begin at the wrong time.
+            AccountTimeline::of_boot(opening.now, synchronised, None).ok_or(Cause::ClockNotSet)?;
+        }
         let (lock, mut connection, upgraded_from) = open_locked(&path, opening.now.utc)?;
+        let (timeline, boot) =
+            timeline::resume_timeline(&mut connection, &opening.boot_id, opening.now, synchronised)?;
         identity::resume(&connection, &opening.machine_id)?;
         node::store(&connection, &opening.node)?;
-        let (timeline, boot) = timeline::resume_timeline(
-            &mut connection,
-            &opening.boot_id,
-            opening.now,
-            !opening.unsynchronised,
-        )?;
-        let mut waiting = vec![Decision {
+        let decision = Decision {
             book: Some(opening.book.clone()),
             rules: Some(Arc::clone(&opening.tenant_rules)),
             decided: opening.now.boottime,
-        }];
-        if !timeline.is_provisional() {
-            record(connection.transaction()?, &mut waiting, timeline)?;
-        }
+        };
+        history::record(&mut connection, &decision, timeline)?;
         let lead = timeline::recorded_lead(&connection, &opening.boot_id)?;
         let (mut state, gpus) = recover::load(&connection)?;
         state.boot_id.clone_from(&opening.boot_id);
@@ -140,21 +124,27 @@ impl Ledger {
             syncs: None,
             timeline,
             zone: opening.zone.clone().unwrap_or(TimeZone::UTC),
-            waiting,
             lead,
             _lock: lock,
         };
         Ok((ledger, recovered))
     }
 
-    /// Records prices and tenant rules in place of the last ones. While the account's time is provisional they wait for the real
-    /// time.
+    /// Records prices and tenant rules in place of the last ones.
     ///
     /// # Errors
     /// The disk.
-    pub fn decide(&mut self, decision: Decision) -> Result<(), Error> {
-        self.waiting.push(decision);
-        self.record_waiting().map_err(|cause| cause.at(&self.path, "store the prices and tenant rules"))
+    pub fn decide(&mut self, decision: &Decision) -> Result<(), Error> {
+        self.record(decision).map_err(|cause| cause.at(&self.path, "store the prices and tenant rules"))
+    }
+
+    fn record(&mut self, decision: &Decision) -> Result<(), Cause> {
+        history::record(&mut self.connection, decision, self.timeline)?;
+        let (rates, rules) = history::load(&self.connection)?;
+        self.state.rates = Arc::new(rates);
+        self.state.tenant_rules = Arc::new(rules);
+        self.state.month = None;
+        Ok(())
     }
 
     /// Records how GPUs are held on the node, for bills.
@@ -166,22 +156,6 @@ impl Ledger {
             .map_err(|error| Cause::from(error).at(&self.path, "record how GPUs are held"))
     }
 
-    /// Whether a decision waits for the real time before it is stored.
-    pub const fn has_waiting_decisions(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
-    fn record_waiting(&mut self) -> Result<(), Cause> {
-        if !self.timeline.is_provisional() {
-            record(self.connection.transaction()?, &mut self.waiting, self.timeline)?;
-            let (rates, rules) = history::load(&self.connection)?;
-            self.state.rates = Arc::new(rates);
-            self.state.tenant_rules = Arc::new(rules);
-            self.state.month = None;
-        }
-        Ok(())
-    }
-
     /// Records a step of the wall clock if that has moved against account time by more than a second since the last step,
     /// and returns wall clock - account time in nanoseconds. Account time does not move. A step while no agent ran is found
     /// by the first call in the same boot.
@@ -189,9 +163,6 @@ impl Ledger {
     /// # Errors
     /// The disk; the next call finds the step again.
     pub fn watch_clock(&mut self, now: Stamp) -> Result<Option<i64>, Error> {
-        if self.timeline.is_provisional() {
-            return Ok(None);
-        }
         let lead = self.timeline.lead(now);
         if lead.abs_diff(self.lead) <= STEP.0 {
             return Ok(None);
@@ -206,22 +177,6 @@ impl Ledger {
             .map_err(|error| Cause::from(error).at(&self.path, "record a step of the clock"))?;
         self.lead = lead;
         Ok(Some(lead))
-    }
-
-    /// Fixes the offset of this boot, moves what was committed on its provisional axis, and stores the waiting decisions; has
-    /// no effect once the offset is fixed.
-    pub(super) fn apply_anchor(&mut self, anchor: &Anchor) -> Result<(), Cause> {
-        if !self.timeline.is_provisional() {
-            return Ok(());
-        }
-        let transaction = self.connection.transaction()?;
-        timeline::fix_offset(&transaction, &self.state.boot_id, anchor)?;
-        let timeline = AccountTimeline::fixed_by(anchor);
-        record(transaction, &mut self.waiting, timeline)?;
-        let (mut state, _) = recover::load(&self.connection)?;
-        state.boot_id = std::mem::take(&mut self.state.boot_id);
-        (self.state, self.timeline, self.synced_at) = (state, timeline, None);
-        Ok(())
     }
 
     /// The real path of the file.

@@ -95,8 +95,8 @@ impl GpuParts {
 
 /// The smallest batches that make up the batch of one GPU: its registration, each window, its spans.
 fn split_into_steps(mut part: LedgerBatch) -> Vec<LedgerBatch> {
-    let (now, anchor, sync) = (part.now, part.anchor, part.sync);
-    let empty = || LedgerBatch { now, anchor, sync, ..LedgerBatch::default() };
+    let (now, sync) = (part.now, part.sync);
+    let empty = || LedgerBatch { now, sync, ..LedgerBatch::default() };
     let (closed, resumed, open) = (take(&mut part.closed), take(&mut part.resumed), take(&mut part.open));
     let mut steps = vec![part];
     for closed in closed {

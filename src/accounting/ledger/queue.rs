@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::merge::{MergeQuality, merge_best_pair};
 use crate::accounting::batches::{
-    Anchor, ClosedWindow, Expected, GpuRegistration, LedgerBatch, OpenSpans, Resumed, StickyFaults, XidSums,
+    ClosedWindow, Expected, GpuRegistration, LedgerBatch, OpenSpans, Resumed, StickyFaults, XidSums,
 };
 use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
 
@@ -43,7 +43,6 @@ pub struct Pressure {
 #[derive(Debug, Default)]
 struct QueuedWork {
     now: Utc,
-    anchor: Option<Anchor>,
     sync: bool,
     has_work: bool,
     closed: bool,
@@ -110,10 +109,6 @@ impl LedgerQueue {
 impl QueuedWork {
     fn add_batch(&mut self, batch: LedgerBatch) {
         self.has_work = true;
-        if let Some(anchor) = batch.anchor {
-            self.apply_anchor(&anchor);
-            self.anchor = Some(anchor);
-        }
         self.now = self.now.max(batch.now);
         self.sync |= batch.sync;
         for registration in batch.registrations {
@@ -157,32 +152,12 @@ impl QueuedWork {
         }
     }
 
-    /// Moves waiting work from the provisional axis to the real one. No window waits, since none closes before.
-    fn apply_anchor(&mut self, anchor: &Anchor) {
-        self.now = anchor.moved(self.now);
-        let registrations = self.registrations.values_mut().map(|registration| &mut registration.at);
-        let expected = self.expected.values_mut().map(|expected| &mut expected.since);
-        let resumed = self.resumed.iter_mut().map(|resumed| &mut resumed.at);
-        let forgotten = self.xids.values_mut().filter_map(|sums| sums.since.as_mut());
-        for at in registrations.chain(expected).chain(resumed).chain(forgotten) {
-            *at = anchor.moved(*at);
-        }
-        for queue in self.gpus.values_mut() {
-            let spans = take(&mut queue.spans).into_values();
-            let moved = spans
-                .map(|span| anchor.moved_span(span))
-                .flat_map(|(before_boot, span)| before_boot.into_iter().chain([span]));
-            queue.spans = moved.map(|span| (span.from, span)).collect();
-        }
-    }
-
     fn take_batch(&mut self) -> Option<LedgerBatch> {
         if !take(&mut self.has_work) {
             return None;
         }
         let mut batch = LedgerBatch {
             now: self.now,
-            anchor: self.anchor.take(),
             registrations: take(&mut self.registrations).into_values().collect(),
             expected: take(&mut self.expected).into_values().collect(),
             sticky_faults: take(&mut self.sticky_faults).into_values().collect(),

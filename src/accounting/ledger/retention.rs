@@ -83,9 +83,6 @@ impl Ledger {
 
     /// The next step, and which rows are rolled up and deleted from then on.
     fn next_step(&self, retention: Retention) -> rusqlite::Result<Option<(RolledTime, RetentionStep)>> {
-        if self.timeline.is_provisional() {
-            return Ok(None);
-        }
         let connection = &self.connection;
         let now = connection
             .prepare_cached("SELECT last_commit_ns FROM ledger")?

@@ -3,7 +3,7 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::{Shared, StartError};
 use crate::accounting::batches::{Acknowledged, LedgerBatch, Recovered};
-use crate::accounting::ledger::{Error, Ledger, LedgerQueue, Opening, PendingOrder, Retention};
+use crate::accounting::ledger::{Cause, Error, Ledger, LedgerQueue, Opening, PendingOrder, Retention};
 use crate::accounting::tenants::Decision;
 use crate::agent::policy::{ActiveConfig, node_identity};
 use crate::config::{Config, RetentionConfig};
@@ -29,6 +29,7 @@ pub(super) struct LedgerChannel {
     durable: OnceLock<bool>,
     /// The state of the account in a ledger that was opened after the start, until the tick loop takes it.
     opened_late: Mutex<Option<Box<Recovered>>>,
+    awaits_clock: AtomicBool,
     errors: AtomicU64,
     /// GPU time of missing windows, in nanoseconds.
     unobserved: AtomicU64,
@@ -54,6 +55,11 @@ impl LedgerChannel {
     /// The state of the account in a ledger that was opened after the start; returned once.
     pub(super) fn take_opened_late(&self) -> Option<Box<Recovered>> {
         self.opened_late.lock().take()
+    }
+
+    /// Whether the ledger is not opened yet because the wall clock cannot be trusted since the boot.
+    pub(super) fn awaits_clock(&self) -> bool {
+        self.awaits_clock.load(Ordering::Relaxed)
     }
 
     pub(super) fn errors(&self) -> u64 {
@@ -82,13 +88,21 @@ impl LedgerChannel {
         self.errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a failed attempt to open the ledger, and logs the reason if it is a new one.
+    /// Counts a failed attempt to open the ledger, and logs the reason if it is a new one. To wait for the clock is no failure.
     fn note_open_error(&self, error: &Error, shared: &Shared) {
-        self.count_error();
+        let awaits_clock = matches!(error.cause, Cause::ClockNotSet);
+        self.awaits_clock.store(awaits_clock, Ordering::Relaxed);
+        if !awaits_clock {
+            self.count_error();
+        }
         let reason = Some(error.to_string());
         let mut no_account = shared.status.no_account.lock();
         if *no_account != reason {
-            tracing::error!(%error, "the ledger cannot be opened: usage is not billed until it can; retrying every 5 s");
+            if awaits_clock {
+                tracing::warn!("{}; until then usage is booked as __unobserved__", error.cause);
+            } else {
+                tracing::error!(%error, "the ledger cannot be opened: usage is not billed until it can; retrying every 5 s");
+            }
             *no_account = reason;
         }
     }
@@ -233,6 +247,7 @@ fn open_later(channel: &LedgerChannel, shared: &Shared) -> Option<(Ledger, usize
                 if how_held != active.how_held() {
                     super::log_how_held(how_held);
                 }
+                channel.awaits_clock.store(false, Ordering::Relaxed);
                 channel.set_durable(recovered.durable);
                 *channel.opened_late.lock() = Some(Box::new(recovered));
                 *shared.status.no_account.lock() = None;
@@ -318,10 +333,7 @@ impl LedgerWriter<'_> {
     /// it. What is already stored is not stored again.
     fn store_decisions(&mut self, decisions: &[Decision]) -> bool {
         for decision in decisions.iter().skip(self.recorded) {
-            match self.ledger.decide(decision.clone()) {
-                Ok(()) if self.ledger.has_waiting_decisions() => tracing::info!(
-                    "the new prices and tenant rules are recorded once the clock is synchronised"
-                ),
+            match self.ledger.decide(decision) {
                 Ok(()) => tracing::info!(
                     "the new prices and tenant rules are recorded: from the next quarter hour on, or from their `from`"
                 ),

@@ -161,7 +161,7 @@ fn inputs(news: Vec<SamplerNews>, outputs: &Outputs, shared: &Shared) -> Inputs 
         in_flight: session::in_flight(&shared.sessions),
         acknowledged: outputs.ledger.as_ref().map(|ledger| ledger.take_acknowledged()).unwrap_or_default(),
         opened_late: outputs.ledger.as_ref().and_then(|ledger| ledger.take_opened_late()),
-        synchronised: shared.clock_is_synchronised(),
+        awaits_clock: outputs.ledger.as_ref().is_some_and(|ledger| ledger.awaits_clock()),
         services: services(outputs, shared),
     }
 }

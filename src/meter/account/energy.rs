@@ -1,6 +1,5 @@
 //! The energy of a GPU: differences of the driver's counter, and how much an idle GPU would have drawn.
 
-use crate::accounting::batches::Anchor;
 use crate::meter::account::TimedFrame;
 use crate::model::catalogue::{PointId, first_point};
 use crate::model::{Microjoules, Nanoseconds, Utc};
@@ -52,10 +51,6 @@ impl EnergyMeter {
     pub(super) fn recover(counter: Option<Microjoules>, at: Utc) -> Self {
         let last = counter.map(|counter| EnergyReading { counter, at });
         Self { last, idle: IdlePower::default() }
-    }
-
-    pub(super) fn apply_anchor(&mut self, anchor: &Anchor) {
-        self.last = self.last.map(|last| EnergyReading { at: anchor.moved(last.at), ..last });
     }
 
     /// The driver was loaded again: its counter began at 0.

@@ -127,8 +127,8 @@ agent_families! {
         "How far clock steps have moved the wall clock ahead of the time that bills use, which ignores steps; \
          negative means behind.";
     ClockAnchored = Gauge("gpumeter_clock_anchored", None, [])
-        "1 once the time used for bills has been set from the wall clock after this boot, else 0; while 0, \
-         gpu_tenant_* counters do not advance. It is set when the kernel says that the clock is synchronised, or two \
+        "1 once the time used for bills has been set from the wall clock after this boot, else 0; while 0, the \
+         agent keeps no account. It is set when the kernel says that the clock is synchronised, or two \
          minutes after the boot.";
     LedgerOpen = Gauge("gpumeter_ledger_open", None, [])
         "1 while the agent has its ledger open, 0 while it cannot open it and keeps no account; absent where \

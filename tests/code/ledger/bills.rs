@@ -6,9 +6,7 @@ use gpumeter::accounting::billing::{
     bills_from_json,
 };
 use gpumeter::accounting::ledger::{Cause, Ledger, Opening, Reader, Retention};
-use gpumeter::model::{
-    HolderId, HowHeld, Money, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, Stamp, Use, Utc,
-};
+use gpumeter::model::{HolderId, HowHeld, Money, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, Use, Utc};
 
 use jiff::tz::TimeZone;
 
@@ -254,38 +252,6 @@ fn each_gpu_has_the_rate_of_its_model_and_node() {
     let money: Vec<_> = bill.gpus.iter().map(|gpu| gpu.money).collect();
     assert_eq!(money, [Some(Money(2 * EURO)), Some(Money(EURO / 2))]);
     assert_eq!(bill.reconciliation.imbalance_money, Money(0));
-}
-
-#[test]
-fn a_price_that_is_changed_while_the_time_of_the_boot_is_provisional_begins_at_the_real_time() {
-    const DAY: u64 = 86_400;
-    for changed_by_reload in [false, true] {
-        let world = World::new();
-        let (mut ledger, _) = world.open(0, book(&[(0, 3600 * EURO)]));
-        register_gpus(&mut ledger, 1);
-        settle(&mut ledger, 0, 0..60, "user:a");
-        drop(ledger);
-        // The next boot is a day later; the agent starts with it, and its clock is not synchronised at first.
-        let old = book(&[(0, 3600 * EURO)]);
-        let new = book(&[(0, 7200 * EURO)]);
-        let at = |seconds| Stamp { boottime: Nanoseconds(seconds * SECOND), utc: after(DAY + seconds) };
-        let opening = Opening {
-            boot_id: "second".into(),
-            now: at(20),
-            unsynchronised: true,
-            book: if changed_by_reload { old } else { new.clone() },
-            ..Opening::default()
-        };
-        let (mut ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
-        if changed_by_reload {
-            ledger.reprice(&new, at(30).boottime).unwrap();
-        }
-        assert_eq!(world.sql::<i64>("SELECT count(*) FROM history WHERE kind = 'rate'"), 1);
-        let anchor = recovered.timeline.anchor(at(45), true);
-        ledger.commit(&LedgerBatch { now: after(DAY + 45), anchor, ..LedgerBatch::default() }).unwrap();
-        let begins = world.sql::<i64>("SELECT max(begin_ns) FROM history WHERE kind = 'rate'");
-        assert_eq!(Utc(begins.unsigned_abs()), after(DAY + QUARTER), "by reload: {changed_by_reload}");
-    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use gpumeter::accounting::day_files::{
 };
 use gpumeter::accounting::ledger::{Ledger, Opening, Reader};
 use gpumeter::config::Config;
-use gpumeter::model::{Amounts, DAY, GpuId, HolderId, Nanoseconds, NodeIdentity, Parts, Stamp, Utc};
+use gpumeter::model::{Amounts, DAY, GpuId, HolderId, Nanoseconds, NodeIdentity, Parts, Utc};
 use proptest::prelude::*;
 
 use super::month::{self, HOURS, MONTH, at};
@@ -659,24 +659,6 @@ fn two_agents_with_one_name_are_both_counted_and_named() {
         notes,
         &["several ledgers have the same node name, and all are counted: a (2 ledgers)".to_owned()]
     );
-}
-
-#[test]
-fn what_is_settled_before_the_clock_is_known_is_exported_under_the_real_time() {
-    let directory = tempfile::tempdir().unwrap();
-    let world = World::new();
-    let booted = Stamp { boottime: Nanoseconds::from_seconds(10), utc: after(0) };
-    let unsynchronised = Opening { unsynchronised: true, now: booted, ..opening(0, PriceBook::default()) };
-    let (mut ledger, recovered) = Ledger::open(&world.path(), &unsynchronised).unwrap();
-    assert!(recovered.timeline.is_provisional());
-    assert_eq!(export(&world.path(), directory.path()), 0, "nothing is closed on the provisional axis");
-    let anchor = recovered.timeline.anchor(booted, true).unwrap();
-    ledger.commit(&LedgerBatch { now: after(1), anchor: Some(anchor), ..LedgerBatch::default() }).unwrap();
-    register(&mut ledger, 0, 1);
-    hold(&mut ledger, 0, 1..2, "user:a");
-    drop(ledger);
-    assert_eq!(export(&world.path(), directory.path()), 1);
-    assert!(directory.path().join("cluster=__HIVE_DEFAULT_PARTITION__/date=2025-11-14").exists());
 }
 
 fn only_file(directory: &Path) -> PathBuf {

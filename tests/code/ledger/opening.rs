@@ -270,6 +270,16 @@ fn a_stepped_clock_moves_no_account_time_within_a_boot() {
 }
 
 #[test]
+fn a_ledger_is_not_made_before_the_clock_is_set() {
+    let world = World::new();
+    let now = Stamp { boottime: Nanoseconds::from_seconds(119), utc: after(0) };
+    let opening = Opening { now, unsynchronised: true, ..opening(0, Default::default()) };
+    let error = Ledger::open(&world.path(), &opening).unwrap_err();
+    assert!(matches!(error.cause, Cause::ClockNotSet) && !error.is_wrong_ledger(), "{error}");
+    assert!(std::fs::read_dir(world.directory.path()).unwrap().next().is_none());
+}
+
+#[test]
 fn a_new_boot_uses_the_wall_clock_but_never_a_time_before_the_last_commit() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, Default::default());
@@ -284,6 +294,9 @@ fn a_new_boot_uses_the_wall_clock_but_never_a_time_before_the_last_commit() {
     drop(ledger);
     opening.boot_id = "third, without a battery".into();
     opening.now = Stamp { boottime: Nanoseconds::from_seconds(7), utc: gpumeter::model::Utc(0) };
+    opening.unsynchronised = true;
+    assert!(matches!(Ledger::open(&world.path(), &opening).unwrap_err().cause, Cause::ClockNotSet));
+    opening.now.boottime = Nanoseconds::from_seconds(120);
     let (_, recovered) = Ledger::open(&world.path(), &opening).unwrap();
     // The last commit was made at second 61.
     assert_eq!(recovered.timeline.at(opening.now.boottime), after(61));

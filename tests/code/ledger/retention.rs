@@ -7,9 +7,9 @@ use gpumeter::accounting::batches::LedgerBatch;
 use gpumeter::accounting::billing::{
     Bill, BillRequest, LineDetail, PriceBook, Rate, RateKind, RateSelector, Terms,
 };
-use gpumeter::accounting::ledger::{Cause, Ledger, Opening, Reader, Retention};
+use gpumeter::accounting::ledger::{Cause, Ledger, Reader, Retention};
 use gpumeter::accounting::tenants::{TenantRule, TenantRules};
-use gpumeter::model::{Grade, HolderId, Method, Nanoseconds, QUARTER_HOUR, Row, Stamp, Tariff, Utc};
+use gpumeter::model::{Grade, HolderId, Method, Nanoseconds, QUARTER_HOUR, Row, Tariff, Utc};
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
 
@@ -334,19 +334,4 @@ fn deletion_keeps_counters_and_later_bills_and_earlier_ones_say_what_is_gone() {
         after(100 * HOUR + QUARTER).0
     );
     assert_eq!(counters(&world), counted);
-}
-
-#[test]
-fn nothing_is_summed_up_while_the_time_of_the_boot_is_provisional() {
-    let (world, ledger) = six_hours();
-    drop(ledger);
-    let opening = Opening {
-        boot_id: "second".into(),
-        now: Stamp { boottime: hours(0), utc: after(7 * HOUR) },
-        unsynchronised: true,
-        ..opening(7 * HOUR, book(&[(0, 4_000_000_000)]))
-    };
-    let (mut ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
-    assert!(recovered.timeline.is_provisional());
-    assert!(!ledger.retain(AT_ONCE).unwrap());
 }

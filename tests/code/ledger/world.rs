@@ -192,11 +192,11 @@ pub(crate) trait Decides {
 
 impl Decides for Ledger {
     fn reprice(&mut self, book: &PriceBook, decided: Nanoseconds) -> Result<(), Error> {
-        self.decide(Decision { book: Some(book.clone()), rules: None, decided })
+        self.decide(&Decision { book: Some(book.clone()), rules: None, decided })
     }
 
     fn replace_tenant_rules(&mut self, rules: &Arc<TenantRules>, decided: Nanoseconds) -> Result<(), Error> {
-        self.decide(Decision { book: None, rules: Some(Arc::clone(rules)), decided })
+        self.decide(&Decision { book: None, rules: Some(Arc::clone(rules)), decided })
     }
 }
 

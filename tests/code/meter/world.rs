@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gpumeter::accounting::batches::{CounterKey, Recovered};
 use gpumeter::accounting::billing::{BillLine, BillRequest};
-use gpumeter::accounting::ledger::{Ledger, LedgerQueue, Opening, Reader};
+use gpumeter::accounting::ledger::{Cause, Ledger, LedgerQueue, Opening, Reader};
 use gpumeter::holders::host::Pci;
 use gpumeter::holders::{Allocation, IdentifiedProcess, Identities};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
@@ -46,6 +46,8 @@ pub(crate) struct World {
     ledger: Option<Ledger>,
     /// The account's end in a ledger that was opened late.
     opened_late: Option<Box<Recovered>>,
+    /// Whether each tick tries to open the ledger, which waits for the clock.
+    awaits_clock: bool,
     queue: LedgerQueue,
     acknowledged: Vec<gpumeter::accounting::batches::Acknowledged>,
     snapshot: Option<Arc<Snapshot>>,
@@ -83,8 +85,8 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         // On the grid of windows, so that expected values are whole.
         let now = Stamp { boottime: Nanoseconds(1_000 * SECOND), utc: Utc(1_800_000_000 * SECOND) };
-        let clock = (now, true);
-        let (ledger, meter) = open(&directory, policy(&standing, presence), 0, clock);
+        let (ledger, recovered) = open_ledger(&directory, 0, (now, true)).unwrap();
+        let meter = Meter::new(Arc::new(policy(&standing, presence)), now, Some(recovered));
         let mut world = Self {
             directory,
             standing,
@@ -97,6 +99,7 @@ impl World {
             meter,
             ledger: Some(ledger),
             opened_late: None,
+            awaits_clock: false,
             queue: LedgerQueue::default(),
             acknowledged: Vec::new(),
             snapshot: None,
@@ -499,11 +502,11 @@ impl World {
         self.queue = LedgerQueue::default();
         self.acknowledged.clear();
         self.generation = 1;
-        let clock = (self.now, self.synchronised);
-        let policy = policy(&self.standing, self.presence);
-        let (ledger, meter) = open(&self.directory, policy, self.boots, clock);
-        self.ledger = Some(ledger);
-        self.meter = meter;
+        let opened = open_ledger(&self.directory, self.boots, (self.now, self.synchronised));
+        self.awaits_clock = opened.is_none();
+        let (ledger, recovered) = opened.unzip();
+        self.ledger = ledger;
+        self.meter = Meter::new(Arc::new(policy(&self.standing, self.presence)), self.now, recovered);
     }
 
     /// Kills the agent and starts it again later without its ledger.
@@ -515,9 +518,11 @@ impl World {
 
     /// Opens the ledger, which the next tick continues.
     pub(crate) fn open_ledger(&mut self) {
-        let (ledger, recovered) = open_ledger(&self.directory, self.boots, (self.now, self.synchronised));
-        self.ledger = Some(ledger);
-        self.opened_late = Some(Box::new(recovered));
+        let opened = open_ledger(&self.directory, self.boots, (self.now, self.synchronised));
+        self.awaits_clock = opened.is_none();
+        let (ledger, recovered) = opened.unzip();
+        self.ledger = ledger;
+        self.opened_late = recovered.map(Box::new);
     }
 
     /// A value of the ledger's file.
@@ -534,11 +539,16 @@ impl World {
     /// The node is off for this many seconds and boots; the agent starts 20 s later with a wall clock that is wrong by
     /// this many seconds and not synchronised.
     pub(crate) fn reboot(&mut self, off: u64, wrong: i64) {
+        self.synchronised = false;
+        self.step_clock(wrong);
+        self.reboot_synchronised(off);
+    }
+
+    /// The same with the right wall clock.
+    pub(crate) fn reboot_synchronised(&mut self, off: u64) {
         self.advance(off * SECOND);
         self.boots += 1;
         self.now.boottime = Nanoseconds(0);
-        self.synchronised = false;
-        self.step_clock(wrong);
         self.restart(20);
     }
 
@@ -601,6 +611,9 @@ impl World {
     }
 
     fn tick_with(&mut self, news: Vec<SamplerNews>, xids: Vec<XidCount>) {
+        if self.awaits_clock {
+            self.open_ledger();
+        }
         let inputs = Inputs {
             news,
             xids,
@@ -609,7 +622,7 @@ impl World {
             ended: Arc::new(self.ended.clone()),
             pci: self.pci.clone(),
             acknowledged: std::mem::take(&mut self.acknowledged),
-            synchronised: self.synchronised,
+            awaits_clock: self.awaits_clock,
             opened_late: self.opened_late.take(),
             ..Inputs::default()
         };
@@ -725,15 +738,18 @@ pub(crate) fn id() -> GpuId {
     GpuId { index: 0, uuid: UUID.into() }
 }
 
-fn open(directory: &TempDir, policy: Policy, boots: u32, clock: (Stamp, bool)) -> (Ledger, Meter) {
-    let (ledger, recovered) = open_ledger(directory, boots, clock);
-    (ledger, Meter::new(Arc::new(policy), clock.0, Some(recovered)))
-}
-
-fn open_ledger(directory: &TempDir, boots: u32, (now, synchronised): (Stamp, bool)) -> (Ledger, Recovered) {
+/// Opens the ledger; none while that waits for the clock.
+fn open_ledger(
+    directory: &TempDir,
+    boots: u32,
+    (now, synchronised): (Stamp, bool),
+) -> Option<(Ledger, Recovered)> {
     let boot_id = format!("boot {boots}");
     let opening = Opening { boot_id, now, unsynchronised: !synchronised, ..Opening::default() };
-    Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap()
+    match Ledger::open(&directory.path().join("ledger.db"), &opening) {
+        Err(error) if matches!(error.cause, Cause::ClockNotSet) => None,
+        opened => Some(opened.unwrap()),
+    }
 }
 
 fn policy(standing: &[StandingGrant], presence: bool) -> Policy {

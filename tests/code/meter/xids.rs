@@ -33,7 +33,7 @@ fn an_xid_that_the_kernel_log_shows_again_after_a_restart_is_counted_once() {
     world.run_without_frames(1);
     assert_eq!(world.xids(), [(79, 1)]);
     // In another boot it is a new XID.
-    world.reboot(60, 0);
+    world.reboot_synchronised(60);
     world.logged_xid(79);
     world.run_without_frames(1);
     assert_eq!(world.xids(), [(79, 2)]);
