@@ -1,13 +1,12 @@
-//! What a file says of itself in its metadata: the header of the day, and sums and digests that tell that it was changed.
+//! What a file says of itself in its metadata: the header of the day, and digests that show that it was changed.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 
 use serde::{Deserialize, Serialize};
 
-use super::columns::Cell;
-use crate::accounting::billing::DayHeader;
+use super::columns::{Cell, SUMS, Sums};
+use crate::accounting::billing::{DayHeader, ExactMoney};
 use crate::model::hexadecimal;
 
 /// The format of the files that this version writes, and the newest that it reads.
@@ -25,44 +24,26 @@ pub(super) const MICROSECOND: u64 = 1_000;
 pub(super) struct FileHeader {
     #[serde(flatten)]
     pub(super) day: DayHeader,
-    /// The sum of each column that is added up, by name.
-    pub(super) sums: BTreeMap<String, String>,
-    /// SHA-256 over the cells that tell rows apart, where they change.
-    pub(super) keys: String,
-    /// A sum over the quarter hours that changes with the place of any row.
-    pub(super) places: i64,
+    /// The digest of the rows.
+    pub(super) rows: String,
 }
 
-/// Sums of columns, to notice numbers that were changed.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct ColumnSums {
-    pub(super) sums: BTreeMap<String, String>,
-}
-
-impl ColumnSums {
-    pub(super) fn add(&mut self, name: &str, numbers: impl Iterator<Item = i128>) {
-        let sum = numbers.fold(0_i128, i128::wrapping_add);
-        self.sums.insert(name.to_owned(), sum.to_string());
-    }
-}
-
-/// A digest of the cells that tell rows apart, where they change, to notice texts that were changed.
-pub(super) struct KeyDigest {
+/// SHA-256 over the columns that a bill reads, to notice what was changed: the cells that tell rows apart, where they change, and
+/// the numbers of each row.
+pub(super) struct RowDigest {
     context: ring::digest::Context,
-    last: Option<Vec<u8>>,
-    changes: i64,
-    /// The sum of quarter hour x number of the change over all rows, modulo 2^64.
-    pub(super) places: i64,
+    /// The last cells.
+    keys: Vec<u8>,
 }
 
-impl Default for KeyDigest {
+impl Default for RowDigest {
     fn default() -> Self {
-        Self { context: ring::digest::Context::new(&ring::digest::SHA256), last: None, changes: 0, places: 0 }
+        Self { context: ring::digest::Context::new(&ring::digest::SHA256), keys: Vec::new() }
     }
 }
 
-impl KeyDigest {
-    pub(super) fn add<'a>(&mut self, cells: impl Iterator<Item = Cell<'a>>) {
+impl RowDigest {
+    pub(super) fn add_keys<'a>(&mut self, cells: impl Iterator<Item = Cell<'a>>) {
         let mut bytes = Vec::new();
         for cell in cells {
             match cell {
@@ -78,16 +59,26 @@ impl KeyDigest {
                 Cell::Text(None) | Cell::Integer(None) => bytes.push(0),
             }
         }
-        if self.last.as_ref() != Some(&bytes) {
+        if self.keys != bytes {
             self.context.update(&bytes);
-            self.last = Some(bytes);
-            self.changes += 1;
+            self.keys = bytes;
         }
     }
 
-    /// Adds a row of that quarter hour with the last cells.
-    pub(super) const fn add_row(&mut self, quarter: i64) {
-        self.places = self.places.wrapping_add(quarter.wrapping_mul(self.changes));
+    /// Adds a row with the last cells.
+    pub(super) fn add_row(&mut self, quarter: i64, sums: &Sums, money: [ExactMoney; 2]) {
+        let mut bytes = [0; 8 * (2 + SUMS.len()) + 32];
+        // No cell begins so.
+        bytes[0] = 3;
+        bytes[8..16].copy_from_slice(&quarter.to_be_bytes());
+        let mut sums = *sums;
+        for (place, column) in bytes[16..].chunks_exact_mut(8).zip(SUMS) {
+            place.copy_from_slice(&column.of(&mut sums).to_be_bytes());
+        }
+        for (place, money) in bytes[16 + 8 * SUMS.len()..].chunks_exact_mut(16).zip(money) {
+            place.copy_from_slice(&money.parts().to_be_bytes());
+        }
+        self.context.update(&bytes);
     }
 
     pub(super) fn finish(self) -> String {

@@ -14,7 +14,7 @@ use parquet::file::reader::{ChunkReader, FileReader, RowGroupReader, SerializedF
 
 use super::columns::{Cell, ColumnType, KEYS, MONEY, QUARTER, SUMS, Sums};
 use super::control::{
-    DIGEST_KEY, FORMAT, FORMAT_KEY, FileHeader, HEADER_KEY, KeyDigest, MICROSECOND, digest_of,
+    DIGEST_KEY, FORMAT, FORMAT_KEY, FileHeader, HEADER_KEY, MICROSECOND, RowDigest, digest_of,
 };
 use super::directory::date_of;
 use super::error::FileProblem;
@@ -22,8 +22,8 @@ use super::money_check::{MoneyCheck, RowMoney, RowPrices};
 use super::pages::CheckedPages;
 use crate::accounting::billing::{BillLine, DayHeader, DayRow, ExactMoney, LineRates};
 use crate::model::{
-    ActivitySource, DAY, GpuId, Grade, HolderId, Method, MigProfile, Nanoseconds, NodeIdentity, PARTS,
-    QUARTER_HOUR, SlotId, Utc,
+    ActivitySource, DAY, GpuId, Grade, HolderId, Method, MigProfile, Nanoseconds, NodeIdentity, QUARTER_HOUR,
+    SlotId, Utc,
 };
 use crate::runtime::file;
 
@@ -133,53 +133,27 @@ impl<R: ChunkReader + 'static> DayFile<R> {
         limits: RunLimits<'_>,
         take: impl FnMut(DayRow) -> Result<(), FileProblem>,
     ) -> Result<(), FileProblem> {
-        let mut control = BTreeMap::<&str, i128>::new();
         let mut draft = RunDraft {
             day: self.header.day.day,
             limits,
-            keys: KeyDigest::default(),
+            digest: RowDigest::default(),
+            held: 0,
             money: MoneyCheck::new(&self.header.day)?,
             take,
         };
         for group in 0..self.reader.num_row_groups() {
             let mut group = GroupReader::open(&self.reader, group)?;
             while let Some(rows) = group.next_rows()? {
-                for (column, numbers) in SUMS.iter().zip(&rows.sums) {
-                    let sum = control.entry(column.name).or_default();
-                    *sum = numbers.iter().fold(*sum, |sum, number| sum.wrapping_add((*number).into()));
-                }
-                for (column, money) in MONEY.iter().zip(&rows.money) {
-                    let sum = control.entry(column.name).or_default();
-                    *sum = money.iter().fold(*sum, |sum, money| sum.wrapping_add(money.parts()));
-                }
                 draft.add(&rows)?;
             }
         }
         draft.money.finish_slot()?;
-        let keys = draft.keys;
-        for (name, sum) in &control {
-            if self.header.sums.get(*name).is_some_and(|written| *written != sum.to_string()) {
-                return Err(FileProblem::Damaged(format!(
-                    "the column {name} does not sum to what was written"
-                )));
-            }
+        if self.header.rows != draft.digest.finish() {
+            return Err(FileProblem::Damaged("its rows are not what was written".to_owned()));
         }
-        if self.header.places != keys.places {
-            return Err(FileProblem::Damaged("its quarter hours are not what was written".to_owned()));
-        }
-        if self.header.keys != keys.finish() {
-            return Err(FileProblem::Damaged("its texts are not what was written".to_owned()));
-        }
-        self.check_time(&control)
-    }
-}
-
-impl<R: ChunkReader + 'static> DayFile<R> {
-    /// Checks that the rows hold the GPU time that the ledger recorded for the GPUs themselves.
-    fn check_time(&self, sums: &BTreeMap<&str, i128>) -> Result<(), FileProblem> {
-        let held: i128 = PARTS.iter().filter_map(|column| sums.get(column.name)).sum();
+        // The ledger recorded the time of the GPUs themselves too.
         let DayHeader { revision, imbalance, .. } = &self.header.day;
-        if revision.slot.0.cast_signed() != held + imbalance {
+        if revision.slot.0.cast_signed() != draft.held + imbalance {
             return Err(FileProblem::Damaged("its rows do not hold the time of its GPUs".to_owned()));
         }
         Ok(())
@@ -362,7 +336,9 @@ struct RowBatch {
 struct RunDraft<'a, F> {
     day: Utc,
     limits: RunLimits<'a>,
-    keys: KeyDigest,
+    digest: RowDigest,
+    /// Held time of all rows, in nanoseconds.
+    held: i128,
     money: MoneyCheck<'a>,
     take: F,
 }
@@ -384,14 +360,15 @@ impl<F: FnMut(DayRow) -> Result<(), FileProblem>> RunDraft<'_, F> {
             }
             if !is_same {
                 let cells = rows.keys.iter().map(|column| column.cell(row)).collect::<Result<Vec<_>, _>>()?;
-                self.keys.add(cells.into_iter());
+                self.digest.add_keys(cells.into_iter());
                 let empty = rows.run(row, quarter)?;
                 let prices = self.money.prices(&empty)?;
                 last = Some((empty, prices));
             }
-            self.keys.add_row(rows.quarters[row]);
             let Some((empty, prices)) = &last else { continue };
             let (sums, money) = rows.amounts(row)?;
+            self.digest.add_row(rows.quarters[row], &sums, money);
+            self.held += i128::from(sums.amounts.parts.held());
             self.money.add(prices, &RowMoney { quarter, sums: &sums, money })?;
             let is_alone = limits.by_quarter.contains(&empty.line.gpu.uuid);
             let is_inside = is_alone || limits.from <= quarter && quarter < limits.to;

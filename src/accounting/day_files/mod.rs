@@ -25,5 +25,5 @@ pub use directory::{DayPath, ExportDirectory, write_file};
 pub use error::{ExportError, FileProblem};
 pub use expected::{ExpectedNode, read_expected};
 pub use fleet::{ExportSource, exported_until, make_bills};
-pub use parquet_column::{decimal, write_optional};
+pub use parquet_column::{ParquetCell, write_parquet};
 pub use writer::write_days;

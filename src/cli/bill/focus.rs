@@ -2,23 +2,17 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
-use parquet::basic::Compression;
-use parquet::data_type::{ByteArrayType, FixedLenByteArrayType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
-use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::parser::parse_message_type;
 
 use super::{Failure, print_data};
 use crate::accounting::billing::Bill;
 use crate::accounting::billing::focus::{
     COLUMNS, FOCUS_VERSION, FocusRow, FocusType, FocusValue, focus_rows,
 };
-use crate::accounting::day_files::{decimal, write_optional};
+use crate::accounting::day_files::{ParquetCell, write_parquet};
 use crate::cli::report::csv::records;
 use crate::runtime::file::{self, Durability};
 
@@ -111,48 +105,18 @@ fn table(rows: &[FocusRow<'_>]) -> Result<String, Failure> {
     records([heads].into_iter().chain(lines))
 }
 
-/// Bytes of a decimal in a file.
-const DECIMAL_BYTES: usize = 16;
-
-/// The rows as a Parquet file with one row group.
+/// The rows as a Parquet file.
 fn parquet(rows: &[FocusRow<'_>]) -> Result<Vec<u8>, ParquetError> {
-    let schema = Arc::new(parse_message_type(&message_type())?);
+    let cell = |value| match value {
+        FocusValue::Null => ParquetCell::Null,
+        FocusValue::Text(text) => ParquetCell::Text(text.as_str().into()),
+        FocusValue::Time(at) => i64::try_from(at.0 / 1_000).map_or(ParquetCell::Null, ParquetCell::Integer),
+        FocusValue::Decimal(number) => ParquetCell::Decimal(number.units),
+    };
+    let columns = COLUMNS.iter().map(|column| rows.iter().map(|row| cell((column.value)(row))).collect());
     let version = KeyValue::new("focus_version".to_owned(), FOCUS_VERSION.to_owned());
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::SNAPPY)
-        .set_created_by(concat!("gpumeter version ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_key_value_metadata(Some(vec![version]))
-        .build();
-    let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;
-    let mut group = file.next_row_group()?;
-    for column in COLUMNS {
-        let values = rows.iter().map(column.value);
-        match column.kind {
-            FocusType::Text => write_optional::<ByteArrayType>(
-                &mut group,
-                values.map(|value| match value {
-                    FocusValue::Text(text) => Some(text.as_str().into()),
-                    _ => None,
-                }),
-            )?,
-            FocusType::Time => write_optional::<Int64Type>(
-                &mut group,
-                values.map(|value| match value {
-                    FocusValue::Time(at) => i64::try_from(at.0 / 1_000).ok(),
-                    _ => None,
-                }),
-            )?,
-            FocusType::Decimal(..) => write_optional::<FixedLenByteArrayType>(
-                &mut group,
-                values.map(|value| match value {
-                    FocusValue::Decimal(number) => Some(decimal(number.units)),
-                    _ => None,
-                }),
-            )?,
-        }
-    }
-    group.close()?;
-    file.into_inner()
+    let created_by = concat!("gpumeter version ", env!("CARGO_PKG_VERSION"));
+    write_parquet(&message_type(), created_by, columns, vec![version])
 }
 
 /// The schema in Parquet's language.
@@ -161,7 +125,7 @@ fn message_type() -> String {
         FocusType::Text => format!("OPTIONAL BYTE_ARRAY {name} (STRING);"),
         FocusType::Time => format!("OPTIONAL INT64 {name} (TIMESTAMP(MICROS,true));"),
         FocusType::Decimal(digits, places) => {
-            format!("OPTIONAL FIXED_LEN_BYTE_ARRAY({DECIMAL_BYTES}) {name} (DECIMAL({digits},{places}));")
+            format!("OPTIONAL FIXED_LEN_BYTE_ARRAY(16) {name} (DECIMAL({digits},{places}));")
         }
     };
     let fields: String = COLUMNS.iter().map(|column| field(column.kind, column.name)).collect();
