@@ -3,12 +3,12 @@
 //! All GPUs of a tick share one transaction, so one GPU's invalid part refuses all. Only that part is dropped and reported;
 //! the next window of its GPU settles the lost time as unobserved.
 
-use std::collections::BTreeMap;
 use std::mem::take;
 use std::sync::Arc;
 
 use super::error::Error;
 use super::owner::Ledger;
+use super::queue::split_by_gpu;
 use crate::accounting::batches::{Acknowledged, LedgerBatch};
 
 /// Result of [`Ledger::commit_by_gpu`].
@@ -62,34 +62,6 @@ impl Ledger {
             Err(_) => return Some(part),
         }
         None
-    }
-}
-
-/// The batch of each GPU, by UUID.
-fn split_by_gpu(mut batch: LedgerBatch) -> BTreeMap<Arc<str>, LedgerBatch> {
-    let (registrations, expected) = (take(&mut batch.registrations), take(&mut batch.expected));
-    let (sticky_faults, xids) = (take(&mut batch.sticky_faults), take(&mut batch.xids));
-    let (closed, resumed, open) = (take(&mut batch.closed), take(&mut batch.resumed), take(&mut batch.open));
-    // What is left in the batch belongs to all GPUs.
-    let mut parts = GpuParts { common: batch, parts: BTreeMap::new() };
-    registrations.into_iter().for_each(|new| parts.get(&new.gpu.uuid).registrations.push(new));
-    expected.into_iter().for_each(|new| parts.get(&new.gpu).expected.push(new));
-    sticky_faults.into_iter().for_each(|new| parts.get(&new.gpu).sticky_faults.push(new));
-    xids.into_iter().for_each(|new| parts.get(&new.gpu).xids.push(new));
-    closed.into_iter().for_each(|new| parts.get(&new.gpu).closed.push(new));
-    resumed.into_iter().for_each(|new| parts.get(&new.gpu).resumed.push(new));
-    open.into_iter().for_each(|new| parts.get(&new.gpu).open.push(new));
-    parts.parts
-}
-
-struct GpuParts {
-    common: LedgerBatch,
-    parts: BTreeMap<Arc<str>, LedgerBatch>,
-}
-
-impl GpuParts {
-    fn get(&mut self, gpu: &Arc<str>) -> &mut LedgerBatch {
-        self.parts.entry(Arc::clone(gpu)).or_insert_with(|| self.common.clone())
     }
 }
 

@@ -5,14 +5,13 @@
 //! [`LedgerQueue::WINDOWS`] windows wait per GPU; more are merged and counted, so memory is bounded and nothing is lost.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::merge::{MergeQuality, merge_best_pair};
+use super::merge::merge_best_pair;
 use crate::accounting::batches::{
     ClosedWindow, Expected, GpuRegistration, LedgerBatch, OpenSpans, Resumed, StickyFaults, XidSums,
 };
@@ -33,11 +32,9 @@ pub struct Pressure {
     pub windows: usize,
     /// Windows merged within one minute since the agent started; nothing is lost.
     pub joined: u64,
-    /// Windows merged with one of equal holdings since the agent started; above 0 the account is coarse and its counters are
+    /// Windows merged with one of another minute since the agent started; above 0 the account is coarse and its counters are
     /// behind.
     pub merged: u64,
-    /// Windows merged with one of other holdings since the agent started.
-    pub forced: u64,
 }
 
 #[derive(Debug, Default)]
@@ -46,19 +43,19 @@ struct QueuedWork {
     sync: bool,
     has_work: bool,
     closed: bool,
-    registrations: BTreeMap<Arc<str>, GpuRegistration>,
-    expected: BTreeMap<Arc<str>, Expected>,
-    sticky_faults: BTreeMap<Arc<str>, StickyFaults>,
-    xids: BTreeMap<Arc<str>, XidSums>,
     holders: BTreeMap<HolderId, Holder>,
     gpus: BTreeMap<Arc<str>, GpuQueue>,
-    resumed: Vec<Resumed>,
     pressure: Pressure,
 }
 
 #[derive(Debug, Default)]
 struct GpuQueue {
+    registration: Option<GpuRegistration>,
+    expected: Option<Expected>,
+    sticky_faults: Option<StickyFaults>,
+    xids: Option<XidSums>,
     closed: Vec<ClosedWindow>,
+    resumed: Vec<Resumed>,
     spans: BTreeMap<Utc, Span>,
     /// The last span that a window replaced.
     replaced: Option<Span>,
@@ -112,18 +109,24 @@ impl QueuedWork {
         self.now = self.now.max(batch.now);
         self.sync |= batch.sync;
         for registration in batch.registrations {
-            match self.registrations.entry(Arc::clone(&registration.gpu.uuid)) {
-                Entry::Vacant(vacant) => {
-                    vacant.insert(registration);
-                }
-                Entry::Occupied(first) => first.into_mut().update(registration),
+            let queue = self.gpu(&registration.gpu.uuid);
+            match &mut queue.registration {
+                Some(first) => first.update(registration),
+                none => *none = Some(registration),
             }
         }
-        self.expected
-            .extend(batch.expected.into_iter().map(|expected| (Arc::clone(&expected.gpu), expected)));
-        self.sticky_faults
-            .extend(batch.sticky_faults.into_iter().map(|known| (Arc::clone(&known.gpu), known)));
-        self.xids.extend(batch.xids.into_iter().map(|sums| (Arc::clone(&sums.gpu), sums)));
+        for expected in batch.expected {
+            let queue = self.gpu(&expected.gpu);
+            queue.expected = Some(expected);
+        }
+        for faults in batch.sticky_faults {
+            let queue = self.gpu(&faults.gpu);
+            queue.sticky_faults = Some(faults);
+        }
+        for sums in batch.xids {
+            let queue = self.gpu(&sums.gpu);
+            queue.xids = Some(sums);
+        }
         self.holders.extend(batch.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
         for closed in batch.closed {
             let queue = self.gpus.entry(Arc::clone(&closed.gpu)).or_default();
@@ -131,58 +134,79 @@ impl QueuedWork {
             queue.closed.push(closed);
             while queue.closed.len() > LedgerQueue::WINDOWS {
                 match merge_best_pair(&mut queue.closed) {
-                    Some(MergeQuality::Minute) => self.pressure.joined += 1,
-                    Some(MergeQuality::Equal) => self.pressure.merged += 1,
-                    Some(MergeQuality::Forced) => self.pressure.forced += 1,
+                    Some(false) => self.pressure.joined += 1,
+                    Some(true) => self.pressure.merged += 1,
                     None => break,
                 }
             }
         }
         for resumed in batch.resumed {
+            let queue = self.gpu(&resumed.gpu);
             // Nothing continues from before.
-            if let Some(queue) = self.gpus.get_mut(&resumed.gpu) {
-                (queue.replaced, queue.energy_counter) = (None, None);
-            }
-            self.resumed.push(resumed);
+            (queue.replaced, queue.energy_counter) = (None, None);
+            queue.resumed.push(resumed);
         }
         for open in batch.open {
-            let queue = self.gpus.entry(Arc::clone(&open.gpu)).or_default();
+            let queue = self.gpu(&open.gpu);
             queue.spans.extend(open.spans.into_iter().map(|span| (span.from, span)));
             queue.energy_counter = open.energy_counter.or(queue.energy_counter);
         }
+    }
+
+    fn gpu(&mut self, uuid: &Arc<str>) -> &mut GpuQueue {
+        self.gpus.entry(Arc::clone(uuid)).or_default()
     }
 
     fn take_batch(&mut self) -> Option<LedgerBatch> {
         if !take(&mut self.has_work) {
             return None;
         }
-        let mut batch = LedgerBatch {
-            now: self.now,
-            registrations: take(&mut self.registrations).into_values().collect(),
-            expected: take(&mut self.expected).into_values().collect(),
-            sticky_faults: take(&mut self.sticky_faults).into_values().collect(),
-            xids: take(&mut self.xids).into_values().collect(),
-            holders: take(&mut self.holders).into_values().collect(),
-            resumed: take(&mut self.resumed),
-            sync: take(&mut self.sync),
-            ..LedgerBatch::default()
-        };
+        let mut batch = self.take_common();
         for (gpu, queue) in take(&mut self.gpus) {
-            batch.closed.extend(queue.closed);
-            let mut spans: Vec<Span> = queue.spans.into_values().collect();
-            if spans.is_empty() {
-                // The ledger takes only the last holdings from a span that is already settled.
-                spans.extend(queue.replaced);
-            }
-            if !spans.is_empty() || queue.energy_counter.is_some() {
-                batch.open.push(OpenSpans { gpu, spans, energy_counter: queue.energy_counter });
-            }
+            queue.add_to(gpu, &mut batch);
         }
         Some(batch)
     }
+
+    /// What is not of one GPU.
+    fn take_common(&mut self) -> LedgerBatch {
+        let (now, sync) = (self.now, take(&mut self.sync));
+        let holders = take(&mut self.holders).into_values().collect();
+        LedgerBatch { now, sync, holders, ..LedgerBatch::default() }
+    }
+}
+
+/// The batch of each GPU, by UUID; each has all holders.
+pub(super) fn split_by_gpu(batch: LedgerBatch) -> BTreeMap<Arc<str>, LedgerBatch> {
+    let mut work = QueuedWork::default();
+    work.add_batch(batch);
+    let common = work.take_common();
+    let part = |(gpu, queue): (Arc<str>, GpuQueue)| {
+        let mut part = common.clone();
+        queue.add_to(Arc::clone(&gpu), &mut part);
+        (gpu, part)
+    };
+    work.gpus.into_iter().map(part).collect()
 }
 
 impl GpuQueue {
+    fn add_to(self, gpu: Arc<str>, batch: &mut LedgerBatch) {
+        batch.registrations.extend(self.registration);
+        batch.expected.extend(self.expected);
+        batch.sticky_faults.extend(self.sticky_faults);
+        batch.xids.extend(self.xids);
+        batch.closed.extend(self.closed);
+        batch.resumed.extend(self.resumed);
+        let mut spans: Vec<Span> = self.spans.into_values().collect();
+        if spans.is_empty() {
+            // The ledger takes only the last holdings from a span that is already settled.
+            spans.extend(self.replaced);
+        }
+        if !spans.is_empty() || self.energy_counter.is_some() {
+            batch.open.push(OpenSpans { gpu, spans, energy_counter: self.energy_counter });
+        }
+    }
+
     /// Drops the spans from which a window up to `end` was settled.
     fn drop_settled_spans(&mut self, end: Utc) {
         let open = self.spans.split_off(&end);
@@ -356,15 +380,8 @@ mod tests {
         assert_eq!(within, (0..2000).sum::<u64>());
         assert!(batch.closed.iter().any(|closed| closed.coarse));
         assert!(queue.pressure().merged > 0);
-        assert_eq!(queue.pressure().forced, 0);
-    }
-
-    #[test]
-    fn windows_with_other_holdings_are_merged_last() {
-        let queue = LedgerQueue::default();
-        let (_, within) =
-            stuck(&queue, 1000, |index| if (index / 4).is_multiple_of(2) { "user:a" } else { "user:b" });
-        assert_eq!(within, (0..1000).sum::<u64>());
-        assert!(queue.pressure().forced > 0);
+        let other = |index: u64| if (index / 4).is_multiple_of(2) { "user:a" } else { "user:b" };
+        let (_, within) = stuck(&LedgerQueue::default(), 2000, other);
+        assert_eq!(within, (0..2000).sum::<u64>());
     }
 }

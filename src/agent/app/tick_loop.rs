@@ -196,7 +196,7 @@ fn add_ledger_metrics(services: &mut Services, ledger: &ledger::LedgerChannel) {
     }
     let pressure = ledger.queue.pressure();
     services.add(AgentFamily::LedgerQueueWindows, Vec::new(), whole(pressure.windows as u64));
-    services.add(AgentFamily::LedgerCoarseWindows, Vec::new(), whole(pressure.merged + pressure.forced));
+    services.add(AgentFamily::LedgerCoarseWindows, Vec::new(), whole(pressure.merged));
 }
 
 /// Adds success and age of the resolvers.
