@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Utc, named};
 
 named! {
@@ -87,7 +89,7 @@ pub struct Reason {
 }
 
 /// A fault that only a reset of the GPU clears, as it is stored for the next run of the agent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StickyFault {
     pub rule: Arc<str>,
     /// Since when.

@@ -243,16 +243,16 @@ fn failed() -> (Demo, tempfile::NamedTempFile) {
     let demo = Demo::start(&["--scenario", scenario.path().to_str().unwrap()]);
     let page = demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"failed\""));
     assert!(!page.has("gpu_recovery_action", &[]), "otherwise there is no sticky fault");
-    demo.agent.wait_for("the commit of the sticky faults", |_| sticky_faults(&demo) == 2);
+    demo.agent.wait_for("the commit of the sticky faults", |_| has_sticky_faults(&demo));
     (demo, scenario)
 }
 
-/// What the ledger has stored of the second GPU: its verdict, and that its time is unavailable.
-fn sticky_faults(demo: &Demo) -> i64 {
+/// Whether the ledger has stored the verdict on the second GPU, and that its time is unavailable.
+fn has_sticky_faults(demo: &Demo) -> bool {
     let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
     let rows = "SELECT count(*) FROM sticky_fault JOIN gpu ON gpu.id = sticky_fault.gpu
-        WHERE gpu_index = 1 AND rule <> '__most_links_up__'";
-    ledger.query_row(rows, [], |row| row.get(0)).unwrap()
+        WHERE gpu_index = 1 AND json_array_length(faults, '$.faults') = 1 AND faults ->> 'failed' IS NOT NULL";
+    ledger.query_row(rows, [], |row| row.get::<_, i64>(0)).unwrap() == 1
 }
 
 /// The verdict on the second GPU with its text.

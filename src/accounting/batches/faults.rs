@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::model::{Microjoules, Nanoseconds, StickyFault, Utc};
 
 /// The sticky faults of one GPU, the values that show a reset, and how many NVLinks were up.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StickyFaults {
     /// UUID of the GPU.
+    #[serde(skip)]
     pub gpu: Arc<str>,
     /// The sticky reasons of its verdict; empty when a reset has ended them.
     pub faults: Vec<StickyFault>,
@@ -53,6 +54,13 @@ pub struct XidSum {
     /// The GPU instance of the last error, on a GPU with MIG where a source names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_instance: Option<u32>,
+}
+
+impl StickyFaults {
+    /// Whether there is a fault, or a number of links.
+    pub const fn has_any(&self) -> bool {
+        !self.faults.is_empty() || self.failed.is_some() || self.most_links_up > 0
+    }
 }
 
 impl XidSums {

@@ -1,4 +1,4 @@
--- The ledger of one node, schema version 10 (PRAGMA user_version). Any sqlite3 opens it; only its agent writes.
+-- The ledger of one node, schema version 11 (PRAGMA user_version). Any sqlite3 opens it; only its agent writes.
 --
 -- Units are in the names: _ns nanoseconds (times: since 1970-01-01T00:00:00Z on the account's axis, see boot; all else: spans
 -- or GPU time), _uj microjoules. An amount of money is three columns: _units whole units of the currency, _nanos the
@@ -54,14 +54,6 @@ CREATE TABLE boot (
     first_seen_ns INTEGER NOT NULL   -- account time when this boot was first seen
 ) STRICT, WITHOUT ROWID;
 
--- The boot whose offset is not fixed yet, because its wall clock cannot be trusted. Its spans are stored on a provisional
--- axis; the transaction that fixes the offset moves them and enters the boot in `boot`.
-CREATE TABLE provisional_boot (
-    boot_id   TEXT PRIMARY KEY,  -- /proc/sys/kernel/random/boot_id
-    offset_ns INTEGER NOT NULL,  -- provisional account time - time since boot
-    since_ns  INTEGER NOT NULL   -- end of what was committed before this boot; 0: the ledger is new
-) STRICT, WITHOUT ROWID;
-
 -- Steps of the wall clock against the account's axis; they move no account time.
 CREATE TABLE clock_step (
     at_ns   INTEGER NOT NULL,        -- when it was noticed, account time
@@ -92,19 +84,14 @@ CREATE TABLE expected (
     since_ns   INTEGER NOT NULL  -- account time
 ) STRICT;
 
--- Faults that only a reset of the GPU ends, and the most NVLinks that were up. A row holds in the boot in which it was stored, and until another driver module is
--- loaded or the energy counter has gone back.
+-- Faults of each GPU that only a reset ends, and the most NVLinks that were up. A row holds in the boot in which it was stored,
+-- and until another driver module is loaded or the energy counter has gone back.
 CREATE TABLE sticky_fault (
-    gpu               INTEGER NOT NULL REFERENCES gpu (id),
-    rule              TEXT NOT NULL,    -- rule of the verdict; __unavailable__: the GPU's time is unavailable; __most_links_up__
-    since_ns          INTEGER NOT NULL, -- wall clock
-    count             INTEGER NOT NULL, -- how often the driver noticed it, 0 where it gives no such notice; or how many links
-    xids              TEXT NOT NULL,    -- JSON: XID -> [how often, GPU instance of the last that named one]
-    boot_id           TEXT NOT NULL,
-    module            INTEGER,          -- number of the loaded driver module; NULL: not known
-    energy_counter_uj INTEGER,          -- the driver's energy counter then; NULL: not read
-    PRIMARY KEY (gpu, rule)
-) STRICT, WITHOUT ROWID;
+    gpu     INTEGER PRIMARY KEY REFERENCES gpu (id),
+    boot_id TEXT NOT NULL,
+    faults  TEXT NOT NULL  -- JSON: rules of the verdict with their XIDs, since when the GPU's time is unavailable, most links up,
+                           -- and the driver module and energy counter of then
+) STRICT;
 
 -- XID errors of each GPU over all time, as the metrics publish them.
 CREATE TABLE xid_sum (

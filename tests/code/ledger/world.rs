@@ -77,7 +77,7 @@ impl World {
 /// Makes the tables of a ledger, with these rows.
 pub(crate) fn fill(connection: &rusqlite::Connection, rows: &str) {
     let schema = include_str!("../../../src/accounting/ledger/schema.sql");
-    let marks = "PRAGMA application_id = 0x47504D54; PRAGMA user_version = 10;";
+    let marks = "PRAGMA application_id = 0x47504D54; PRAGMA user_version = 11;";
     connection.execute_batch("PRAGMA synchronous = OFF; PRAGMA foreign_keys = OFF").unwrap();
     connection.execute_batch(&format!("BEGIN; {schema} {rows} COMMIT; {marks}")).unwrap();
 }
