@@ -635,9 +635,7 @@ impl Bill {
         (proof.imbalance, proof.imbalance_money) == (0, Money(0))
             && (proof.slot, proof.gpu_money) == (proof.held, proof.line_money)
     }
-}
 
-impl Bill {
     /// Sets time, energy and money of each rate: of GPUs from their intervals, of all else from the lines.
     fn add_up_rates(&mut self) -> Result<(), MoneyOverflow> {
         let mut sums: BTreeMap<i64, (TimeSum, EnergySum, ExactMoney)> = BTreeMap::new();

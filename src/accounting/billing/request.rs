@@ -91,9 +91,7 @@ impl BillRequest {
             _ => Ok(request),
         }
     }
-}
 
-impl BillRequest {
     /// Begin and end of a bill of an account that ends at that time.
     pub fn period(&self, account_end: Utc) -> [Utc; 2] {
         let to = self.to.map_or(account_end, |to| to.min(account_end));
@@ -102,8 +100,8 @@ impl BillRequest {
         [from, to.max(from)]
     }
 
-    /// Makes the bills of a period, one after the other, each of a span in one currency. `since` tells of an error that another
-    /// currency begins then.
+    /// Makes the bills of a period, one after the other, each of a span in one currency. `since` is the time at which another
+    /// currency begins, where that is the error.
     ///
     /// # Errors
     /// Those of `make`.

@@ -197,11 +197,6 @@ impl RateSchedule {
         changes
     }
 
-    /// The time after `at` at which a rate next begins or ends.
-    pub fn next_change(&self, at: Utc) -> Utc {
-        self.rates.changes().filter(|change| *change > at).min().unwrap_or(Utc(u64::MAX))
-    }
-
     /// The currency of what prices a line; none where nothing does.
     pub fn currency_of(&self, line: &LineRates) -> Option<&Arc<str>> {
         let id = line.time.or(line.energy)?;
@@ -291,10 +286,6 @@ mod tests {
         assert!(schedule.record(&PriceBook::default(), during(7)));
         assert_eq!(prices(&schedule, "H100", 4..10), [Some(1), Some(1), Some(2), Some(2), None, None]);
         assert_eq!(schedule.changes_between(quarter(0), quarter(8)), [quarter(6)]);
-        assert_eq!(
-            [5, 6, 8].map(|count| schedule.next_change(quarter(count)).0),
-            [quarter(6).0, quarter(8).0, u64::MAX]
-        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use rusqlite::{Connection, params};
 
 use super::amounts::{self, ACCOUNT, names};
-use super::column::{loaded, loaded_grade, loaded_id, loaded_method, sources_of, stored};
+use super::column::{loaded, loaded_grade, loaded_id, loaded_method, rows, sources_of, stored};
 use super::error::Cause;
 use super::rolled::RolledTime;
 use super::{MINUTE, history, node, reader};
@@ -193,21 +193,16 @@ pub(super) fn make_bills(connection: &Connection, request: &BillRequest) -> Resu
 
 /// All GPUs by key in the file.
 pub(super) fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(i64, DayGpu)>> {
-    connection
-        .prepare(
-            "SELECT id, gpu_index, uuid, model, settled_until_ns, first_seen_ns FROM gpu
-             ORDER BY gpu_index, uuid",
-        )?
-        .query_map([], |row| {
-            let gpu = DayGpu {
-                gpu: GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() },
-                model: row.get(3)?,
-                settled_until: Utc(loaded(row, 4)?),
-                accounted_since: Utc(loaded(row, 5)?),
-            };
-            Ok((row.get(0)?, gpu))
-        })?
-        .collect()
+    let sql = "SELECT id, gpu_index, uuid, model, settled_until_ns, first_seen_ns FROM gpu ORDER BY gpu_index, uuid";
+    rows(connection, sql, [], |row| {
+        let gpu = DayGpu {
+            gpu: GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() },
+            model: row.get(3)?,
+            settled_until: Utc(loaded(row, 4)?),
+            accounted_since: Utc(loaded(row, 5)?),
+        };
+        Ok((row.get(0)?, gpu))
+    })
 }
 
 /// The end of the minutes that are closed on all GPUs but those that are gone, from the ends of their accounts.
@@ -229,14 +224,10 @@ pub(super) const HOLDERS_BETWEEN: &str = "SELECT name, version, facts FROM holde
 
 /// GPU time of each GPU, by its key in the file.
 fn load_times(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<BTreeMap<i64, Nanoseconds>> {
-    connection
-        .prepare_cached(
-            "SELECT gpu, sum(slot_ns) FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2 GROUP BY gpu",
-        )?
-        .query_map(params![stored(from.0)?, stored(to.0)?], |row| {
-            Ok((row.get(0)?, Nanoseconds(loaded(row, 1)?)))
-        })?
-        .collect()
+    let sql = "SELECT gpu, sum(slot_ns) FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2 GROUP BY gpu";
+    rows(connection, sql, [stored(from.0)?, stored(to.0)?], |row| {
+        Ok((row.get(0)?, Nanoseconds(loaded(row, 1)?)))
+    })
 }
 
 /// The rates with these numbers, by their begin.
@@ -313,9 +304,9 @@ fn sum_rows(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<H
          WHERE minute_ns >= ?1 AND minute_ns < ?2",
         names(ACCOUNT)
     ))?;
-    let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
+    let mut found = statement.query(params![stored(from.0)?, stored(to.0)?])?;
     let mut sums = HashMap::<RowKey, LineSum>::new();
-    while let Some(row) = rows.next()? {
+    while let Some(row) = found.next()? {
         let key = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
         let (grade, method) = (loaded_grade(row, 4)?, loaded_method(row, 5)?);
         let (sources, amounts): (i64, Amounts) = (row.get(6)?, amounts::load(ACCOUNT, row, 7)?);
@@ -330,16 +321,10 @@ fn sum_rows(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<H
 
 /// The lines with a row of a coarse minute; there are few such minutes.
 fn coarse_rows(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<HashSet<RowKey>> {
-    connection
-        .prepare_cached(
-            "SELECT DISTINCT a.gpu, a.holder, a.gpu_instance, a.profile
-             FROM minute m CROSS JOIN account a ON a.minute_ns = m.minute_ns AND a.gpu = m.gpu
-             WHERE m.coarse AND m.minute_ns >= ?1 AND m.minute_ns < ?2",
-        )?
-        .query_map(params![stored(from.0)?, stored(to.0)?], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-        })?
-        .collect()
+    let sql = "SELECT DISTINCT a.gpu, a.holder, a.gpu_instance, a.profile
+               FROM minute m CROSS JOIN account a ON a.minute_ns = m.minute_ns AND a.gpu = m.gpu
+               WHERE m.coarse AND m.minute_ns >= ?1 AND m.minute_ns < ?2";
+    rows(connection, sql, [stored(from.0)?, stored(to.0)?], |row| row.try_into())
 }
 
 /// The id of the version of a holder with that key.
@@ -349,24 +334,24 @@ pub(super) fn load_holder_id(connection: &Connection, key: i64) -> rusqlite::Res
         .query_row([key], |row| loaded_id(row, 0))
 }
 
-/// The conflicts of claims between two times, by slot and holders. They are told by quarter hours, which a roll-up keeps. A
+/// The conflicts of claims between two times, by slot and holders. They count by quarter hours, which a roll-up keeps. A
 /// holder alone was in no conflict: earlier releases wrote the same for a claim that yielded.
 fn load_conflicts(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<Vec<ClaimConflict>> {
-    let mut found: BTreeMap<(GpuId, String, Utc), BTreeSet<String>> = BTreeMap::new();
+    let mut claims: BTreeMap<(GpuId, String, Utc), BTreeSet<String>> = BTreeMap::new();
     let mut statement = connection.prepare(
         "SELECT gpu_index, uuid, minute_ns, text FROM remark JOIN gpu ON id = gpu
          WHERE minute_ns >= ?1 AND minute_ns < ?2 AND text LIKE '%: conflict %'",
     )?;
-    let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
-    while let Some(row) = rows.next()? {
+    let mut found = statement.query(params![stored(from.0)?, stored(to.0)?])?;
+    while let Some(row) = found.next()? {
         let gpu = GpuId { index: row.get(0)?, uuid: row.get::<_, String>(1)?.into() };
         let (at, text) = (Utc(loaded(row, 2)?).floor(QUARTER_HOUR), row.get::<_, String>(3)?);
         if let Some((slot, holder)) = text.split_once(": conflict ") {
-            found.entry((gpu, slot.to_owned(), at)).or_default().insert(holder.to_owned());
+            claims.entry((gpu, slot.to_owned(), at)).or_default().insert(holder.to_owned());
         }
     }
     let mut conflicts: BTreeMap<(GpuId, String, BTreeSet<String>), u64> = BTreeMap::new();
-    for ((gpu, slot, _), holders) in found {
+    for ((gpu, slot, _), holders) in claims {
         if holders.len() > 1 {
             *conflicts.entry((gpu, slot, holders)).or_default() += 1;
         }
@@ -383,11 +368,8 @@ fn load_conflicts(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Re
 
 /// The profiles of MIG instances, by key.
 pub(super) fn load_profiles(connection: &Connection) -> rusqlite::Result<HashMap<i64, MigProfile>> {
-    connection
-        .prepare("SELECT id, name, size, total FROM mig_profile")?
-        .query_map([], |row| {
-            let name = row.get::<_, String>(1)?.into();
-            Ok((row.get(0)?, MigProfile { name, size: loaded(row, 2)?, total: loaded(row, 3)? }))
-        })?
-        .collect()
+    rows(connection, "SELECT id, name, size, total FROM mig_profile", [], |row| {
+        let name = row.get::<_, String>(1)?.into();
+        Ok((row.get(0)?, MigProfile { name, size: loaded(row, 2)?, total: loaded(row, 3)? }))
+    })
 }

@@ -2,9 +2,25 @@
 //! Grades and methods are stored as ranks, the worst as the highest, so that `max` keeps it, and activity sources as sets of bits.
 
 use rusqlite::types::Type;
+use rusqlite::{Connection, Params, Row};
 
 use crate::accounting::billing::ExactMoney;
 use crate::model::{ActivitySource, Grade, HolderId, Method, Money};
+
+/// Executes a statement, which is prepared once.
+pub(super) fn put(connection: &Connection, sql: &str, values: impl Params) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute(values).map(drop)
+}
+
+/// What `read` makes of each row of a query, which is prepared once.
+pub(super) fn rows<T, All: FromIterator<T>>(
+    connection: &Connection,
+    sql: &str,
+    values: impl Params,
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<All> {
+    connection.prepare_cached(sql)?.query_map(values, read)?.collect()
+}
 
 /// A value for a column; fails above 2^63 - 1 (292 years in nanoseconds).
 pub(super) fn stored(value: u64) -> rusqlite::Result<i64> {

@@ -144,10 +144,8 @@ fn store_batch(draft: &mut TransactionDraft<'_>, batch: &LedgerBatch) -> Result<
         write::replace_counter(connection, gpu, holder, key.gpu_instance, counter)?;
     }
     draft.changes.counters = counters;
-    connection
-        .prepare_cached("UPDATE ledger SET last_commit_ns = max(last_commit_ns, ?1)")?
-        .execute([column::stored(batch.now.0)?])?;
-    Ok(())
+    let sql = "UPDATE ledger SET last_commit_ns = max(last_commit_ns, ?1)";
+    Ok(column::put(connection, sql, [column::stored(batch.now.0)?])?)
 }
 
 /// Opens a GPU's account; of a GPU that has one, updates index and product name.
@@ -158,16 +156,7 @@ fn register_gpu(draft: &mut TransactionDraft<'_>, registration: &GpuRegistration
             gpu.model = Arc::clone(&registration.model);
         }
     } else {
-        let gpu = LedgerGpu {
-            id,
-            settled_until: registration.at,
-            slot: 0,
-            instances: BTreeMap::new(),
-            model: Arc::clone(&registration.model),
-            raw: BTreeMap::new(),
-            holdings: Arc::new([]),
-            seen: registration.at,
-        };
+        let gpu = LedgerGpu::new(id, &registration.model, registration.at);
         draft.changes.gpus.insert(Arc::clone(&registration.gpu.uuid), gpu);
     }
     Ok(())

@@ -6,7 +6,9 @@ use std::sync::{Arc, LazyLock};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::amounts::{self, COUNTER, join_expressions, names};
-use super::column::{loaded, loaded_id, loaded_instance, loaded_json, loaded_money, stored, stored_instance};
+use super::column::{
+    loaded, loaded_id, loaded_instance, loaded_json, loaded_money, rows, stored, stored_instance,
+};
 use super::state::StoredHolder;
 use crate::accounting::batches::{AccruedCost, CounterKey, HolderCounter, TenantKey};
 use crate::model::{Facts, HolderId, HolderKind, Nanoseconds, PARTS, Tariff, Utc};
@@ -54,17 +56,13 @@ pub(super) fn versions(
     gpu: i64,
     CounterKey { gpu_instance, holder, .. }: &CounterKey,
 ) -> rusqlite::Result<Vec<(HolderId, StoredHolder)>> {
-    let mut statement = connection.prepare_cached(
-        "SELECT h.name, h.version, h.id, h.tenant
-         FROM holder h CROSS JOIN counter c ON c.gpu = ?2 AND c.holder = h.id AND c.gpu_instance = ?3
-         WHERE h.name = ?1",
-    )?;
-    let key = params![holder.name(), gpu, stored_instance(*gpu_instance)];
-    let versions = statement.query_map(key, |row| {
+    let sql = "SELECT h.name, h.version, h.id, h.tenant
+               FROM holder h CROSS JOIN counter c ON c.gpu = ?2 AND c.holder = h.id AND c.gpu_instance = ?3
+               WHERE h.name = ?1";
+    rows(connection, sql, params![holder.name(), gpu, stored_instance(*gpu_instance)], |row| {
         let stored = StoredHolder { id: row.get(2)?, tenant: row.get::<_, String>(3)?.into(), rules: None };
         Ok((loaded_id(row, 0)?, stored))
-    })?;
-    versions.collect()
+    })
 }
 
 /// The counter of a holder on a slot (GPU, GPU instance), where the file has one.
@@ -82,8 +80,8 @@ pub(super) fn counter(
         "SELECT currency, class, held_units, held_nanos, held_rest, used_units, used_nanos, used_rest, born_ns
          FROM cost WHERE gpu = ?1 AND holder = ?2 AND gpu_instance = ?3",
     )?;
-    let mut rows = statement.query(key)?;
-    while let Some(row) = rows.next()? {
+    let mut found = statement.query(key)?;
+    while let Some(row) = found.next()? {
         let (tariff, mut cost) = cost(row)?;
         cost.born = Utc(loaded(row, 8)?);
         counter.costs.insert(tariff, cost);
@@ -100,9 +98,9 @@ pub(super) fn tenant_sum(
     let mut sum = HolderCounter { tenant: Arc::clone(tenant), ..HolderCounter::default() };
     let key = params![gpu, tenant, stored_instance(*gpu_instance)];
     let mut statement = connection.prepare_cached(&OF_TENANT)?;
-    let mut rows = statement.query(key)?;
+    let mut found = statement.query(key)?;
     let mut is_empty = true;
-    while let Some(row) = rows.next()? {
+    while let Some(row) = found.next()? {
         is_empty = false;
         sum.add(&loaded_counter(row)?);
     }
@@ -114,8 +112,8 @@ pub(super) fn tenant_sum(
          FROM holder h CROSS JOIN cost c ON c.gpu = ?1 AND c.holder = h.id AND c.gpu_instance = ?3
          WHERE h.tenant = ?2",
     )?;
-    let mut rows = statement.query(key)?;
-    while let Some(row) = rows.next()? {
+    let mut found = statement.query(key)?;
+    while let Some(row) = found.next()? {
         let costs = BTreeMap::from([cost(row)?]);
         sum.add(&HolderCounter { costs, ..HolderCounter::default() });
     }
@@ -140,9 +138,9 @@ pub(super) fn recent(
          JOIN holder h ON h.name = n.name
          JOIN counter c ON c.gpu = r.gpu AND c.holder = h.id AND c.gpu_instance = r.gpu_instance",
     )?;
-    let mut rows = statement.query([since])?;
+    let mut found = statement.query([since])?;
     let mut recent = Vec::new();
-    while let Some(row) = rows.next()? {
+    while let Some(row) = found.next()? {
         let gpu: i64 = row.get(0)?;
         // Foreign keys guarantee the GPU; a row that lost it shows as an imbalance instead of a panic.
         let Some(uuid) = uuids.get(&gpu) else { continue };
@@ -161,10 +159,8 @@ pub(super) fn recent(
 pub(super) fn held(connection: &Connection) -> rusqlite::Result<i128> {
     let held = join_expressions(PARTS, "+", |column| column.name.to_owned());
     // One sum per GPU, since all together could exceed 64 bits.
-    let sums: Vec<i64> = connection
-        .prepare(&format!("SELECT sum({held}) FROM counter GROUP BY gpu"))?
-        .query_map([], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
+    let sql = format!("SELECT sum({held}) FROM counter GROUP BY gpu");
+    let sums: Vec<i64> = rows(connection, &sql, [], |row| row.get(0))?;
     Ok(sums.into_iter().map(i128::from).sum())
 }
 
@@ -182,12 +178,10 @@ pub(super) fn has_scheduled(connection: &Connection) -> rusqlite::Result<bool> {
 /// Held time of each GPU instance, as (key of the GPU, id of the instance, nanoseconds).
 pub(super) fn instances(connection: &Connection) -> rusqlite::Result<Vec<(i64, u32, u64)>> {
     let held = join_expressions(PARTS, "+", |column| column.name.to_owned());
-    connection
-        .prepare(&format!(
-            "SELECT gpu, gpu_instance, sum({held}) FROM counter WHERE gpu_instance >= 0 GROUP BY gpu, gpu_instance"
-        ))?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, loaded(row, 2)?)))?
-        .collect()
+    let sql = format!(
+        "SELECT gpu, gpu_instance, sum({held}) FROM counter WHERE gpu_instance >= 0 GROUP BY gpu, gpu_instance"
+    );
+    rows(connection, &sql, [], |row| Ok((row.get(0)?, row.get(1)?, loaded(row, 2)?)))
 }
 
 fn loaded_counter(row: &Row<'_>) -> rusqlite::Result<HolderCounter> {

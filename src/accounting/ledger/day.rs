@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use super::billing::{
     GpuSpan, HOLDERS_BETWEEN, SIMULATED, StoredAccount, closed_time, find_currency, used_rates,
 };
-use super::column::{loaded, stored};
+use super::column::{loaded, rows, stored};
 use super::error::Cause;
 use super::history;
 use super::node::NodeHistory;
@@ -34,12 +34,11 @@ pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, C
         return Ok(Vec::new());
     }
     let (schedule, rules) = history::load(connection)?;
-    let slots: BTreeMap<u64, Nanoseconds> = connection
-        .prepare(
-            "SELECT minute_ns / 86400000000000, sum(slot_ns) FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2 GROUP BY 1",
-        )?
-        .query_map([stored(first.0)?, stored(end.0)?], |row| Ok((loaded(row, 0)?, Nanoseconds(loaded(row, 1)?))))?
-        .collect::<Result<_, _>>()?;
+    let sql = "SELECT minute_ns / 86400000000000, sum(slot_ns) FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2 GROUP BY 1";
+    let slots: BTreeMap<u64, Nanoseconds> =
+        rows(connection, sql, [stored(first.0)?, stored(end.0)?], |row| {
+            Ok((loaded(row, 0)?, Nanoseconds(loaded(row, 1)?)))
+        })?;
     let mut days = Vec::new();
     let mut day = first.floor(DAY);
     while first.0 > 0 && day < end {

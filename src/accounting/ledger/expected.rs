@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::column::{loaded, stored};
+use super::column::{loaded, put, rows, stored};
 use super::error::{Cause, Error};
 use super::{owner, xids};
 use crate::accounting::batches::Expected;
@@ -25,29 +25,17 @@ pub struct InventoryRow {
 
 /// Stores the attachment of a GPU; one that was never registered is ignored.
 pub(super) fn store(connection: &Connection, expected: &Expected) -> Result<(), Cause> {
-    connection
-        .prepare_cached(
-            "INSERT INTO expected (gpu, pci_bus_id, attachment, since_ns)
-             SELECT id, ?2, ?3, ?4 FROM gpu WHERE uuid = ?1
-             ON CONFLICT (gpu) DO UPDATE SET pci_bus_id = excluded.pci_bus_id,
-                attachment = excluded.attachment, since_ns = excluded.since_ns",
-        )?
-        .execute(params![
-            expected.gpu,
-            expected.bus,
-            expected.attachment.name(),
-            stored(expected.since.0)?
-        ])?;
-    Ok(())
+    let Expected { gpu, bus, attachment, since } = expected;
+    let sql = "INSERT OR REPLACE INTO expected (gpu, pci_bus_id, attachment, since_ns)
+               SELECT id, ?2, ?3, ?4 FROM gpu WHERE uuid = ?1";
+    Ok(put(connection, sql, params![gpu, bus, attachment.name(), stored(since.0)?])?)
 }
 
 /// All GPUs of the ledger, by index.
 pub(super) fn list(connection: &Connection) -> Result<Vec<InventoryRow>, Cause> {
-    let mut statement = connection.prepare(
-        "SELECT uuid, gpu_index, model, first_seen_ns, pci_bus_id, attachment, since_ns
-         FROM gpu LEFT JOIN expected ON expected.gpu = gpu.id ORDER BY gpu_index, uuid",
-    )?;
-    let rows = statement.query_map([], |row| {
+    let sql = "SELECT uuid, gpu_index, model, first_seen_ns, pci_bus_id, attachment, since_ns
+               FROM gpu LEFT JOIN expected ON expected.gpu = gpu.id ORDER BY gpu_index, uuid";
+    let listed = rows(connection, sql, [], |row| {
         let uuid: Arc<str> = row.get::<_, String>(0)?.into();
         let word: Option<String> = row.get(5)?;
         let since = if word.is_some() { loaded(row, 6)? } else { loaded(row, 3)? };
@@ -63,8 +51,8 @@ pub(super) fn list(connection: &Connection) -> Result<Vec<InventoryRow>, Cause> 
             model: row.get::<_, String>(2)?.into(),
             expected,
         })
-    })?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    });
+    Ok(listed?)
 }
 
 /// Marks a GPU as not expected any more, in a ledger that no agent is using; false where the ledger has no such GPU. Boot

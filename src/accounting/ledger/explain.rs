@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::amounts::{self, ACCOUNT, names};
 use super::billing::{StoredAccount, load_holder_id, load_profiles};
 use super::column::{
-    loaded, loaded_grade, loaded_instance, loaded_json, loaded_method, loaded_optional, sources_of, stored,
+    loaded, loaded_grade, loaded_instance, loaded_json, loaded_method, rows, sources_of, stored,
 };
 use super::error::Cause;
 use super::rolled::RolledTime;
@@ -158,10 +158,7 @@ fn started(holder: &Holder) -> Option<Utc> {
 }
 
 fn load_holdings(connection: &Connection) -> rusqlite::Result<Holdings> {
-    connection
-        .prepare("SELECT id, holdings FROM gpu")?
-        .query_map([], |row| Ok((row.get(0)?, loaded_json(row, 1)?)))?
-        .collect()
+    rows(connection, "SELECT id, holdings FROM gpu", [], |row| Ok((row.get(0)?, loaded_json(row, 1)?)))
 }
 
 impl StoredAccount<'_> {
@@ -240,12 +237,11 @@ fn read_row(
 
 /// Adds when each holder was first stored.
 fn add_first_seen(connection: &Connection, lines: &mut [ExplainedLine]) -> Result<(), Cause> {
-    let mut statement =
-        connection.prepare("SELECT first_seen_ns FROM holder WHERE name = ?1 AND version = ?2")?;
+    let sql = "SELECT first_seen_ns FROM holder WHERE name = ?1 AND version = ?2";
     for line in lines {
-        let (name, version) = (line.line.holder.name(), stored(line.line.holder.version())?);
-        let mut found = statement.query(params![name, version])?;
-        line.first_seen = found.next()?.map(|row| loaded_optional(row, 0)).transpose()?.flatten().map(Utc);
+        let key = params![line.line.holder.name(), stored(line.line.holder.version())?];
+        let mut found: Vec<Utc> = rows(connection, sql, key, |row| Ok(Utc(loaded(row, 0)?)))?;
+        line.first_seen = found.pop();
     }
     Ok(())
 }
@@ -356,19 +352,13 @@ fn load_xids(connection: &Connection, gpu: i64, (from, to): (Utc, Utc)) -> Resul
 }
 
 fn load_clock_steps(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<Vec<ClockStep>> {
-    connection
-        .prepare("SELECT at_ns, step_ns FROM clock_step WHERE at_ns >= ?1 AND at_ns < ?2 ORDER BY at_ns")?
-        .query_map([stored(from.0)?, stored(to.0)?], |row| {
-            Ok(ClockStep { at: Utc(loaded(row, 0)?), step_ns: row.get(1)? })
-        })?
-        .collect()
+    let sql = "SELECT at_ns, step_ns FROM clock_step WHERE at_ns >= ?1 AND at_ns < ?2 ORDER BY at_ns";
+    rows(connection, sql, [stored(from.0)?, stored(to.0)?], |row| {
+        Ok(ClockStep { at: Utc(loaded(row, 0)?), step_ns: row.get(1)? })
+    })
 }
 
 fn load_boots(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<Vec<NodeBoot>> {
-    connection
-        .prepare(
-            "SELECT first_seen_ns FROM boot WHERE first_seen_ns >= ?1 AND first_seen_ns < ?2 ORDER BY 1",
-        )?
-        .query_map([stored(from.0)?, stored(to.0)?], |row| Ok(NodeBoot { at: Utc(loaded(row, 0)?) }))?
-        .collect()
+    let sql = "SELECT first_seen_ns FROM boot WHERE first_seen_ns >= ?1 AND first_seen_ns < ?2 ORDER BY 1";
+    rows(connection, sql, [stored(from.0)?, stored(to.0)?], |row| Ok(NodeBoot { at: Utc(loaded(row, 0)?) }))
 }

@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::column::{loaded, loaded_json, loaded_optional, stored};
+use super::column::{loaded, loaded_json, loaded_optional, put, rows, stored};
 use super::error::Cause;
 use super::node;
 use super::timeline::stored_until;
@@ -48,13 +48,11 @@ pub(super) fn record(
 
 /// Stores what is new in a schedule, and the ends of the rest.
 fn store<E: Serialize>(connection: &Connection, kind: &str, schedule: &Schedule<E>) -> Result<(), Cause> {
-    let mut statement = connection.prepare(
-        "INSERT INTO history (kind, id, entry, begin_ns, end_ns, recorded_ns, covered_until_ns)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-         ON CONFLICT (kind, id) DO UPDATE SET end_ns = excluded.end_ns",
-    )?;
+    let sql = "INSERT INTO history (kind, id, entry, begin_ns, end_ns, recorded_ns, covered_until_ns)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+               ON CONFLICT (kind, id) DO UPDATE SET end_ns = excluded.end_ns";
     for Recorded { id, entry, begin, end, recorded, covered_until } in schedule.entries() {
-        statement.execute(params![
+        let values = params![
             kind,
             id,
             serde_json::to_string(entry)?,
@@ -62,7 +60,8 @@ fn store<E: Serialize>(connection: &Connection, kind: &str, schedule: &Schedule<
             end.map(|end| stored(end.0)).transpose()?,
             stored(recorded.0)?,
             stored(covered_until.0)?,
-        ])?;
+        ];
+        put(connection, sql, values)?;
     }
     Ok(())
 }
@@ -74,10 +73,8 @@ pub(super) fn load(connection: &Connection) -> rusqlite::Result<(RateSchedule, R
 }
 
 fn load_schedule<E: DeserializeOwned>(connection: &Connection, kind: &str) -> rusqlite::Result<Schedule<E>> {
-    let mut statement = connection.prepare(
-        "SELECT id, entry, begin_ns, end_ns, recorded_ns, covered_until_ns FROM history WHERE kind = ?1 ORDER BY id",
-    )?;
-    let entries = statement.query_map([kind], |row| {
+    let sql = "SELECT id, entry, begin_ns, end_ns, recorded_ns, covered_until_ns FROM history WHERE kind = ?1 ORDER BY id";
+    let entries = rows(connection, sql, [kind], |row| {
         Ok(Recorded {
             id: row.get(0)?,
             entry: loaded_json(row, 1)?,
@@ -86,6 +83,6 @@ fn load_schedule<E: DeserializeOwned>(connection: &Connection, kind: &str) -> ru
             recorded: Utc(loaded(row, 4)?),
             covered_until: Utc(loaded(row, 5)?),
         })
-    })?;
-    Ok(Schedule::new(entries.collect::<Result<_, _>>()?))
+    });
+    Ok(Schedule::new(entries?))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::column::{loaded, stored};
+use super::column::{loaded, rows, stored};
 use super::error::Cause;
 use crate::model::{HowHeld, NodeIdentity, Utc};
 
@@ -83,12 +83,10 @@ pub(super) struct NodeHistory {
 impl NodeHistory {
     pub(super) fn load(connection: &Connection) -> rusqlite::Result<Self> {
         let now = load(connection)?;
-        let past = connection
-            .prepare(
-                "SELECT name, cluster, pool, instance_type, spot, ?1, until_ns FROM past_node ORDER BY until_ns",
-            )?
-            .query_map([now.simulated], |row| Ok((Utc(loaded(row, 6)?), Arc::new(read(row)?))))?
-            .collect::<Result<_, _>>()?;
+        let sql =
+            "SELECT name, cluster, pool, instance_type, spot, ?1, until_ns FROM past_node ORDER BY until_ns";
+        let past =
+            rows(connection, sql, [now.simulated], |row| Ok((Utc(loaded(row, 6)?), Arc::new(read(row)?))))?;
         Ok(Self { past, now: Arc::new(now) })
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, Params};
 
 use super::billing::{HOLDERS, closed_time, make_bill, make_bills};
-use super::column::{loaded_id, loaded_json};
+use super::column::{self, loaded_id, loaded_json};
 use super::day;
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
@@ -73,16 +73,14 @@ impl Reader {
         self.read("explain a bill", |transaction| explain(transaction, request))
     }
 
-    fn read<T>(
-        &mut self,
+    fn read<T, E: Into<Cause>>(
+        &self,
         doing: &'static str,
-        read: impl FnOnce(&Connection) -> Result<T, Cause>,
+        read: impl FnOnce(&Connection) -> Result<T, E>,
     ) -> Result<T, Error> {
-        self.connection
-            .transaction()
-            .map_err(Cause::from)
-            .and_then(|transaction| read(&transaction))
-            .map_err(|cause| cause.at(&self.path, doing))
+        // All queries see the same state.
+        let read = || read(&*self.connection.unchecked_transaction()?).map_err(E::into);
+        read().map_err(|cause| cause.at(&self.path, doing))
     }
 
     /// The end of what is closed.
@@ -90,8 +88,7 @@ impl Reader {
     /// # Errors
     /// The disk.
     pub fn closed_until(&self) -> Result<Utc, Error> {
-        closed_time(&self.connection)
-            .map_err(|error| Cause::from(error).at(&self.path, "read the end of its account"))
+        self.read("read the end of its account", closed_time)
     }
 
     /// The days of the account that are exported, each with what it would be made from now.
@@ -107,7 +104,7 @@ impl Reader {
     /// # Errors
     /// The disk.
     pub fn day_owner(&self, begin: Utc) -> Result<(Option<String>, String), Error> {
-        day::owner(&self.connection, begin).map_err(|cause| cause.at(&self.path, "read its node"))
+        self.read("read its node", |transaction| day::owner(transaction, begin))
     }
 
     /// Whether the node has, or once had, that name.
@@ -116,9 +113,7 @@ impl Reader {
     /// The disk.
     pub fn was_node(&self, name: &str) -> Result<bool, Error> {
         let sql = "SELECT EXISTS (SELECT 1 FROM node WHERE name = ?1 UNION ALL SELECT 1 FROM past_node WHERE name = ?1)";
-        self.connection
-            .query_row(sql, [name], |row| row.get(0))
-            .map_err(|error| Cause::from(error).at(&self.path, "read its node"))
+        self.read("read its node", |transaction| transaction.query_row(sql, [name], |row| row.get(0)))
     }
 
     /// The account of a day by quarter hours.
@@ -134,8 +129,7 @@ impl Reader {
     /// # Errors
     /// The disk; rules that this agent cannot read.
     pub fn rules_between(&self, from: Utc, to: Utc) -> Result<Vec<RulesVersion>, Error> {
-        let (_, schedule) = history::load(&self.connection)
-            .map_err(|error| Cause::from(error).at(&self.path, "list its tenant rules"))?;
+        let (_, schedule) = self.read("list its tenant rules", history::load)?;
         let times = [from].into_iter().chain(schedule.changes_between(from, to));
         let mut versions: Vec<RulesVersion> = times
             .filter_map(|at| schedule.in_force(at))
@@ -150,11 +144,11 @@ impl Reader {
     /// # Errors
     /// The disk.
     pub fn documents(&self) -> Result<RecordedDocuments, Error> {
-        statements::recorded(&self.connection).map_err(|cause| cause.at(&self.path, "list its statements"))
+        self.read("list its statements", statements::recorded)
     }
 
     pub fn node(&self) -> Result<NodeIdentity, Error> {
-        node::load(&self.connection).map_err(|error| Cause::from(error).at(&self.path, "read its node"))
+        self.read("read its node", node::load)
     }
 
     /// Whether a pod or job of a scheduler has ever held a GPU.
@@ -162,13 +156,12 @@ impl Reader {
     /// # Errors
     /// The disk.
     pub fn has_scheduled(&self) -> Result<bool, Error> {
-        counters::has_scheduled(&self.connection)
-            .map_err(|error| Cause::from(error).at(&self.path, "read the counters"))
+        self.read("read the counters", counters::has_scheduled)
     }
 
     /// All GPUs of the ledger by index, with their attachment.
     pub fn inventory(&self) -> Result<Vec<InventoryRow>, Error> {
-        expected::list(&self.connection).map_err(|cause| cause.at(&self.path, "list its GPUs"))
+        self.read("list its GPUs", expected::list)
     }
 
     /// All versions of holders with their facts, by name and in the order in which they began.
@@ -176,22 +169,17 @@ impl Reader {
     /// # Errors
     /// The disk; facts that this agent cannot read.
     pub fn holders(&self) -> Result<Vec<Holder>, Error> {
-        holders(&self.connection, HOLDERS, [])
-            .map_err(|error| Cause::from(error).at(&self.path, "list its holders"))
+        self.read("list its holders", |transaction| holders(transaction, HOLDERS, []))
     }
 }
 
 /// The last user name of each uid among the holders' facts, the latest first. A name that equals the uid is none.
 pub(super) fn user_names(connection: &Connection) -> rusqlite::Result<Vec<(u32, Arc<str>)>> {
-    connection
-        .prepare(
-            "SELECT facts ->> 'uid' AS uid, facts ->> 'user' AS user, max(id) AS latest
-             FROM holder
-             WHERE uid IS NOT NULL AND user IS NOT NULL AND user <> CAST(uid AS TEXT)
-             GROUP BY uid ORDER BY latest DESC LIMIT 4096",
-        )?
-        .query_map([], |row| Ok((row.get(0)?, row.get::<_, String>(1)?.into())))?
-        .collect()
+    let sql = "SELECT facts ->> 'uid' AS uid, facts ->> 'user' AS user, max(id) AS latest
+               FROM holder
+               WHERE uid IS NOT NULL AND user IS NOT NULL AND user <> CAST(uid AS TEXT)
+               GROUP BY uid ORDER BY latest DESC LIMIT 4096";
+    column::rows(connection, sql, [], |row| Ok((row.get(0)?, row.get::<_, String>(1)?.into())))
 }
 
 /// The holders of a query for their names, versions and facts.
@@ -200,8 +188,7 @@ pub(super) fn holders(
     sql: &'static str,
     parameters: impl Params,
 ) -> rusqlite::Result<Vec<Holder>> {
-    let mut statement = connection.prepare_cached(sql)?;
-    let rows = statement
-        .query_map(parameters, |row| Ok(Holder { id: loaded_id(row, 0)?, facts: loaded_json(row, 2)? }))?;
-    rows.collect()
+    column::rows(connection, sql, parameters, |row| {
+        Ok(Holder { id: loaded_id(row, 0)?, facts: loaded_json(row, 2)? })
+    })
 }

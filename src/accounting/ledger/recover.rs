@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use super::column::{loaded, loaded_json, loaded_optional};
+use super::column::{loaded, loaded_json, loaded_optional, rows};
 use super::rolled::RolledTime;
 use super::state::{LedgerGpu, LedgerState, LiveCounter};
 use super::{counters, history, reader};
@@ -134,46 +134,34 @@ pub(super) fn load_holders(
 }
 
 fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(LedgerGpu, RecoveredGpu)>> {
-    connection
-        .prepare(
-            "SELECT id, uuid, gpu_index, model, settled_until_ns, slot_ns, carry, weights, holdings,
-                    energy_counter_uj
-             FROM gpu",
-        )?
-        .query_map([], |row| {
-            let uuid: Arc<str> = row.get::<_, String>(1)?.into();
-            let recovered_gpu = RecoveredGpu {
-                gpu: GpuId { index: row.get(2)?, uuid },
-                model: row.get::<_, String>(3)?.into(),
-                settled_until: Utc(loaded(row, 4)?),
-                slot: Nanoseconds(loaded(row, 5)?),
-                instances: BTreeMap::new(),
-                carry: loaded_json(row, 6)?,
-                weights: loaded_json(row, 7)?,
-                spans: Vec::new(),
-                holdings: loaded_json::<Vec<Holding>>(row, 8)?.into(),
-                energy_counter: loaded_optional(row, 9)?.map(Microjoules),
-            };
-            let gpu = LedgerGpu {
-                id: row.get(0)?,
-                settled_until: recovered_gpu.settled_until,
-                slot: recovered_gpu.slot.0,
-                instances: BTreeMap::new(),
-                model: Arc::clone(&recovered_gpu.model),
-                raw: BTreeMap::new(),
-                holdings: Arc::clone(&recovered_gpu.holdings),
-                seen: recovered_gpu.settled_until,
-            };
-            Ok((gpu, recovered_gpu))
-        })?
-        .collect()
+    let sql = "SELECT id, uuid, gpu_index, model, settled_until_ns, slot_ns, carry, weights, holdings, energy_counter_uj
+               FROM gpu";
+    rows(connection, sql, [], |row| {
+        let uuid: Arc<str> = row.get::<_, String>(1)?.into();
+        let recovered_gpu = RecoveredGpu {
+            gpu: GpuId { index: row.get(2)?, uuid },
+            model: row.get::<_, String>(3)?.into(),
+            settled_until: Utc(loaded(row, 4)?),
+            slot: Nanoseconds(loaded(row, 5)?),
+            instances: BTreeMap::new(),
+            carry: loaded_json(row, 6)?,
+            weights: loaded_json(row, 7)?,
+            spans: Vec::new(),
+            holdings: loaded_json::<Vec<Holding>>(row, 8)?.into(),
+            energy_counter: loaded_optional(row, 9)?.map(Microjoules),
+        };
+        let gpu = LedgerGpu {
+            slot: recovered_gpu.slot.0,
+            holdings: Arc::clone(&recovered_gpu.holdings),
+            ..LedgerGpu::new(row.get(0)?, &recovered_gpu.model, recovered_gpu.settled_until)
+        };
+        Ok((gpu, recovered_gpu))
+    })
 }
 
 fn load_spans(connection: &Connection, gpu: i64) -> rusqlite::Result<Vec<Span>> {
-    connection
-        .prepare_cached("SELECT span FROM raw WHERE gpu = ?1 ORDER BY from_ns")?
-        .query_map([gpu], |row| loaded_json(row, 0))?
-        .collect()
+    let sql = "SELECT span FROM raw WHERE gpu = ?1 ORDER BY from_ns";
+    rows(connection, sql, [gpu], |row| loaded_json(row, 0))
 }
 
 /// The stored spans with unobserved spans in gaps. A span that overlaps the one before, which no commit stores, is left out.

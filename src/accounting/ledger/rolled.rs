@@ -1,9 +1,9 @@
 //! The times whose rows are sums of quarter hours, or are deleted.
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use super::MINUTE;
-use super::column::{loaded, stored};
+use super::column::{loaded, put, stored};
 use super::error::Cause;
 use crate::model::{QUARTER_HOUR, Utc};
 
@@ -25,10 +25,8 @@ impl RolledTime {
     }
 
     pub(super) fn store(&self, connection: &Connection) -> rusqlite::Result<()> {
-        connection
-            .prepare_cached("UPDATE ledger SET rolled_until_ns = ?1, deleted_until_ns = ?2")?
-            .execute(params![stored(self.until.0)?, stored(self.deleted_until.0)?])?;
-        Ok(())
+        let sql = "UPDATE ledger SET rolled_until_ns = ?1, deleted_until_ns = ?2";
+        put(connection, sql, [stored(self.until.0)?, stored(self.deleted_until.0)?])
     }
 
     /// The `minute_ns` of the row of a minute.

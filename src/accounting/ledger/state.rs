@@ -43,6 +43,22 @@ pub(super) struct LedgerGpu {
     pub(super) seen: Utc,
 }
 
+impl LedgerGpu {
+    /// An account that begins at that time.
+    pub(super) fn new(id: i64, model: &Arc<str>, at: Utc) -> Self {
+        Self {
+            id,
+            settled_until: at,
+            slot: 0,
+            instances: BTreeMap::new(),
+            model: Arc::clone(model),
+            raw: BTreeMap::new(),
+            holdings: Arc::new([]),
+            seen: at,
+        }
+    }
+}
+
 /// Tells tenant rules apart: the version that decides on them, and their begin; none where there are none.
 pub(super) type RulesKey = Option<(i64, Utc)>;
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::amounts::{self, ACCOUNT, COUNTER, join_expressions, names};
-use super::column::{clamped, loaded, source_bit, stored, stored_instance, stored_money};
+use super::column::{clamped, loaded, put, source_bit, stored, stored_instance, stored_money};
 use super::error::Cause;
 use super::minutes::MinutePart;
 use super::state::{LedgerGpu, StoredHolder};
@@ -42,11 +42,9 @@ pub(super) fn insert_holder(
 ) -> Result<i64, Cause> {
     let id = &holder.id;
     let facts = serde_json::to_string(&holder.facts)?;
-    connection
-        .prepare_cached(
-            "INSERT INTO holder (name, version, kind, facts, first_seen_ns, tenant) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        )?
-        .execute(params![id.name(), stored(id.version())?, id.kind().name(), facts, stored(now.0)?, tenant])?;
+    let sql = "INSERT INTO holder (name, version, kind, facts, first_seen_ns, tenant) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let values = params![id.name(), stored(id.version())?, id.kind().name(), facts, stored(now.0)?, tenant];
+    put(connection, sql, values)?;
     Ok(connection.last_insert_rowid())
 }
 
@@ -56,10 +54,8 @@ pub(super) fn update_facts(
     holder: &StoredHolder,
     facts: &Facts,
 ) -> Result<(), Cause> {
-    connection
-        .prepare_cached("UPDATE holder SET facts = ?2 WHERE id = ?1")?
-        .execute(params![holder.id, serde_json::to_string(facts)?])?;
-    Ok(())
+    let sql = "UPDATE holder SET facts = ?2 WHERE id = ?1";
+    Ok(put(connection, sql, params![holder.id, serde_json::to_string(facts)?])?)
 }
 
 /// Makes room for a new version under the id of this one. Returns its own version from now on: its key, unless a version of
@@ -85,22 +81,16 @@ pub(super) fn insert_span(
 ) -> Result<(), Cause> {
     let from = stored(span.from.0)?;
     if replaces {
-        connection
-            .prepare_cached("DELETE FROM raw WHERE gpu = ?1 AND from_ns = ?2")?
-            .execute(params![gpu, from])?;
+        put(connection, "DELETE FROM raw WHERE gpu = ?1 AND from_ns = ?2", [gpu, from])?;
     }
-    connection
-        .prepare_cached("INSERT INTO raw (gpu, from_ns, to_ns, span) VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![gpu, from, stored(span.to.0)?, serde_json::to_string(span)?])?;
-    Ok(())
+    let sql = "INSERT INTO raw (gpu, from_ns, to_ns, span) VALUES (?1, ?2, ?3, ?4)";
+    Ok(put(connection, sql, params![gpu, from, stored(span.to.0)?, serde_json::to_string(span)?])?)
 }
 
 /// Deletes the raw spans that begin before the end of the account.
 pub(super) fn delete_settled_spans(connection: &Connection, gpu: &LedgerGpu) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached("DELETE FROM raw WHERE gpu = ?1 AND from_ns < ?2")?
-        .execute(params![gpu.id, stored(gpu.settled_until.0)?])?;
-    Ok(())
+    let sql = "DELETE FROM raw WHERE gpu = ?1 AND from_ns < ?2";
+    put(connection, sql, [gpu.id, stored(gpu.settled_until.0)?])
 }
 
 /// Stores the holdings at the end of the last span.
@@ -109,10 +99,8 @@ pub(super) fn update_holdings(
     gpu: i64,
     holdings: &Arc<[Holding]>,
 ) -> Result<(), Cause> {
-    connection
-        .prepare_cached("UPDATE gpu SET holdings = ?2 WHERE id = ?1")?
-        .execute(params![gpu, serde_json::to_string(holdings)?])?;
-    Ok(())
+    let sql = "UPDATE gpu SET holdings = ?2 WHERE id = ?1";
+    Ok(put(connection, sql, params![gpu, serde_json::to_string(holdings)?])?)
 }
 
 /// Stores the value of the driver's energy counter up to which spans and windows have its energy.
@@ -121,22 +109,15 @@ pub(super) fn update_energy_counter(
     gpu: i64,
     counter: Microjoules,
 ) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached("UPDATE gpu SET energy_counter_uj = ?2 WHERE id = ?1")?
-        .execute(params![gpu, clamped(counter.0)])?;
-    Ok(())
+    put(connection, "UPDATE gpu SET energy_counter_uj = ?2 WHERE id = ?1", [gpu, clamped(counter.0)])
 }
 
 /// Stores the continuation of a suspended account, without carries, weights, holdings and energy counter.
-pub(super) fn update_resumed_gpu(connection: &Connection, gpu: &LedgerGpu) -> Result<(), Cause> {
-    connection
-        .prepare_cached(
-            "UPDATE gpu SET settled_until_ns = ?2, carry = '{}', weights = '{}', holdings = '[]',
-                            energy_counter_uj = NULL
-             WHERE id = ?1",
-        )?
-        .execute(params![gpu.id, stored(gpu.settled_until.0)?])?;
-    Ok(())
+pub(super) fn update_resumed_gpu(connection: &Connection, gpu: &LedgerGpu) -> rusqlite::Result<()> {
+    let sql =
+        "UPDATE gpu SET settled_until_ns = ?2, carry = '{}', weights = '{}', holdings = '[]', energy_counter_uj = NULL
+         WHERE id = ?1";
+    put(connection, sql, [gpu.id, stored(gpu.settled_until.0)?])
 }
 
 /// Stores the state of the account after its last window.
@@ -145,18 +126,10 @@ pub(super) fn update_settled_gpu(
     gpu: &LedgerGpu,
     last: &Settlement,
 ) -> Result<(), Cause> {
-    connection
-        .prepare_cached(
-            "UPDATE gpu SET settled_until_ns = ?2, slot_ns = ?3, carry = ?4, weights = ?5 WHERE id = ?1",
-        )?
-        .execute(params![
-            gpu.id,
-            stored(gpu.settled_until.0)?,
-            stored(gpu.slot)?,
-            serde_json::to_string(&last.carry)?,
-            serde_json::to_string(&last.weights)?,
-        ])?;
-    Ok(())
+    let sql = "UPDATE gpu SET settled_until_ns = ?2, slot_ns = ?3, carry = ?4, weights = ?5 WHERE id = ?1";
+    let (carry, weights) = (serde_json::to_string(&last.carry)?, serde_json::to_string(&last.weights)?);
+    let values = params![gpu.id, stored(gpu.settled_until.0)?, stored(gpu.slot)?, carry, weights];
+    Ok(put(connection, sql, values)?)
 }
 
 /// What a row of `minute` becomes when another one is added to it.
@@ -176,13 +149,8 @@ pub(super) fn add_to_minute(
     part: &MinutePart,
     coarse: bool,
 ) -> rusqlite::Result<()> {
-    connection.prepare_cached(&ADD_TO_MINUTE)?.execute(params![
-        stored(row.0)?,
-        gpu,
-        stored(part.to.since(part.from).0)?,
-        coarse,
-    ])?;
-    Ok(())
+    let time = stored(part.to.since(part.from).0)?;
+    put(connection, &ADD_TO_MINUTE, params![stored(row.0)?, gpu, time, coarse])
 }
 
 /// What a row of `account` becomes when another one is added to it.
@@ -234,8 +202,7 @@ pub(super) fn add_to_account(
         row.method as i64,
         source_bit(row.source),
     ]);
-    connection.prepare_cached(&ADD_TO_ACCOUNT)?.execute(values)?;
-    Ok(())
+    put(connection, &ADD_TO_ACCOUNT, values)
 }
 
 /// Stores the flags of a window, each once per row, which begins at `row`.
@@ -245,11 +212,8 @@ pub(super) fn insert_remarks(
     window: &Settlement,
 ) -> rusqlite::Result<()> {
     for flag in &window.flags {
-        connection
-            .prepare_cached(
-                "INSERT INTO remark (minute_ns, gpu, text) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
-            )?
-            .execute(params![stored(row.0)?, gpu, flag])?;
+        let sql = "INSERT INTO remark (minute_ns, gpu, text) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
+        put(connection, sql, params![stored(row.0)?, gpu, flag])?;
     }
     Ok(())
 }
@@ -274,28 +238,26 @@ pub(super) fn replace_counter(
     let mut values = [0; COUNTER.len() + 4];
     values[..4].copy_from_slice(&[gpu, holder, slot, stored(counter.born.0)?]);
     amounts::store(COUNTER, &counter.amounts, &mut values[4..])?;
-    connection.prepare_cached(&REPLACE_COUNTER)?.execute(values)?;
+    put(connection, &REPLACE_COUNTER, values)?;
     for (tariff, cost) in &counter.costs {
         let [held_units, held_nanos, held_rest] = stored_money(cost.held)?;
         let [used_units, used_nanos, used_rest] = stored_money(cost.used)?;
-        connection
-            .prepare_cached(
-                "INSERT OR REPLACE INTO cost VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
-            )?
-            .execute(params![
-                gpu,
-                holder,
-                slot,
-                tariff.currency,
-                tariff.class,
-                stored(cost.born.0)?,
-                held_units,
-                held_nanos,
-                used_units,
-                used_nanos,
-                held_rest,
-                used_rest,
-            ])?;
+        let sql = "INSERT OR REPLACE INTO cost VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+        let values = params![
+            gpu,
+            holder,
+            slot,
+            tariff.currency,
+            tariff.class,
+            stored(cost.born.0)?,
+            held_units,
+            held_nanos,
+            used_units,
+            used_nanos,
+            held_rest,
+            used_rest,
+        ];
+        put(connection, sql, values)?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, params};
 
-use super::column::{loaded, loaded_json, stored};
+use super::column::{loaded_json, loaded_optional, put, rows, stored};
 use super::error::Cause;
 use crate::accounting::batches::{XidSum, XidSums};
 use crate::model::{Nanoseconds, Utc};
@@ -29,23 +29,16 @@ pub(super) fn store(connection: &Connection, sums: &XidSums, boot_id: &str) -> R
 
 /// Restarts the counts of a GPU that is not expected any more.
 pub(super) fn forget(connection: &Connection, uuid: &str, at: Utc) -> Result<(), Cause> {
-    connection
-        .prepare_cached(
-            "UPDATE xid_sum SET since_ns = ?2, actions = '{}', codes = '{}'
-             WHERE gpu = (SELECT id FROM gpu WHERE uuid = ?1)",
-        )?
-        .execute(params![uuid, stored(at.0)?])?;
-    Ok(())
+    let sql = "UPDATE xid_sum SET since_ns = ?2, actions = '{}', codes = '{}'
+               WHERE gpu = (SELECT id FROM gpu WHERE uuid = ?1)";
+    Ok(put(connection, sql, params![uuid, stored(at.0)?])?)
 }
 
 /// Loads the sums of all GPUs; bursts of an earlier boot have ended.
 pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<XidSums>, Cause> {
-    let mut statement = connection.prepare(
-        "SELECT uuid, since_ns, actions, codes, xid_sum.boot_id = ?1 AND ?1 <> ''
-         FROM xid_sum JOIN gpu ON gpu.id = xid_sum.gpu",
-    )?;
-    let sums = statement.query_map([boot_id], |row| {
-        let since = row.get::<_, Option<i64>>(1)?.map(|_| loaded(row, 1)).transpose()?;
+    let sql = "SELECT uuid, since_ns, actions, codes, xid_sum.boot_id = ?1 AND ?1 <> ''
+               FROM xid_sum JOIN gpu ON gpu.id = xid_sum.gpu";
+    let sums = rows(connection, sql, [boot_id], |row| {
         // Sums that cannot be read must not keep the ledger from opening.
         let mut codes: BTreeMap<u32, XidSum> = loaded_json(row, 3).unwrap_or_default();
         if !row.get::<_, bool>(4)? {
@@ -55,10 +48,10 @@ pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<XidSums
         }
         Ok(XidSums {
             gpu: row.get::<_, String>(0)?.into(),
-            since: since.map(Utc),
+            since: loaded_optional(row, 1)?.map(Utc),
             actions: loaded_json(row, 2).unwrap_or_default(),
             codes,
         })
-    })?;
-    Ok(sums.collect::<rusqlite::Result<_>>()?)
+    });
+    Ok(sums?)
 }
