@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::Shared;
 use crate::agent::resolvers::users::GROUP_PREFIX;
-use crate::holders::host::SocketOwners;
+use crate::holders::host::socket_owner;
 use crate::model::VisibleAccount;
 use crate::output::serve::{LocalReader, OwnerRequest};
 use crate::runtime::thread::{self, Thread};
@@ -20,14 +20,13 @@ pub(super) fn start_owners(shared: &Shared) -> Result<mpsc::Sender<OwnerRequest>
     let (sender, mut requests) = mpsc::channel(QUEUE_LENGTH);
     let stop = shared.stop.clone();
     Thread::start("owners", move || {
-        let mut owners = SocketOwners::default();
         while let Some(OwnerRequest { peer, local, reply }) = requests.blocking_recv() {
             if stop.is_called() {
                 return;
             }
             // The client may have left while others were served.
             if !reply.is_closed() {
-                let _ = reply.send(owners.owner(peer, local));
+                let _ = reply.send(socket_owner(peer, local));
             }
         }
     })?;

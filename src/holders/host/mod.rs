@@ -32,7 +32,7 @@ pub use pci::Pci;
 pub use pidfd_set::PidfdSet;
 pub use pod_logs::PodLogs;
 pub use process::{ProcessError, ProcessInfo};
-pub use socket_owner::SocketOwners;
+pub use socket_owner::socket_owner;
 pub use users::{Group, UserDatabase, UserNameError};
 
 use crate::model::Nanoseconds;

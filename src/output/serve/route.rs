@@ -191,7 +191,8 @@ async fn local_reader(ends: Ends, site: &Site) -> Result<VisibleAccount, AccessR
         }
     }
     Err(AccessRefusal::Forbidden(
-        "the user of this connection is not known, so nothing can be shown; ask as root, or configure web.users",
+        "the kernel does not tell the user of this connection, so nothing can be shown; ask over a Unix socket (web.listen), or \
+         configure web.users",
     ))
 }
 
