@@ -14,6 +14,7 @@ use super::identities::{IdentifiedProcess, Identities};
 use super::resolved_workloads::ResolvedWorkloads;
 use crate::holders::host::{Host, PidfdSet, ProcessError, ProcessInfo, since_boot};
 use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, Stamp, UnattributedReason};
+use crate::runtime::clock::Backoff;
 
 /// How long a process is tracked after it was last on a GPU; its last samples come late, and its window closes later still.
 const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
@@ -22,10 +23,6 @@ const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
 /// names it within this time, its window is still billed to the right holder. Afterwards it is unattributed until it is
 /// named. Windows wait 10 s for names, so this must be shorter.
 const PENDING_TIME: Nanoseconds = Nanoseconds::from_seconds(9);
-
-/// The longest time after which a pid that `/proc` does not have is asked for again while the driver's list stays the
-/// same. The process may be of another pid namespace, or have ended while the driver still lists it.
-const MAX_PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// A holder none of whose processes was on a GPU for longer than this has left the GPUs. Samplers that are slower than
 /// others report in a round of their own.
@@ -52,8 +49,9 @@ pub struct ProcessDirectory {
     unidentified: BTreeMap<u32, ProcessError>,
     /// The pids of the last round.
     listed: BTreeSet<u32>,
-    /// When the pids that `/proc` does not have are asked for again.
-    absent: BTreeMap<u32, NextRead>,
+    /// When the pids that `/proc` does not have are asked for again, while the driver's list stays the same: they may be of
+    /// another pid namespace, or have ended while the driver still lists them.
+    absent: BTreeMap<u32, Backoff>,
     /// How often a process was looked for in `/proc`.
     reads: u64,
     published: Identities,
@@ -67,21 +65,6 @@ pub struct ProcessDirectory {
     workloads: ResolvedWorkloads,
     /// Grows with each change of the workloads.
     generation: u64,
-}
-
-/// When a pid is asked for again, and how long it waits since it was last asked for.
-#[derive(Debug)]
-struct NextRead {
-    at: Nanoseconds,
-    pause: Nanoseconds,
-}
-
-impl NextRead {
-    /// The next time after one at which the pid was not there.
-    fn after(last: Option<Self>, now: Nanoseconds) -> Self {
-        let pause = last.map_or(0, |last| last.pause.0 * 2).clamp(Nanoseconds::SECOND.0, MAX_PAUSE.0);
-        Self { at: now + Nanoseconds(pause), pause: Nanoseconds(pause) }
-    }
 }
 
 #[derive(Debug)]
@@ -302,7 +285,7 @@ impl ProcessDirectory {
         let mut unidentified = std::mem::take(&mut self.unidentified);
         let mut new = Vec::new();
         for pid in pids {
-            if self.absent.get(pid).is_some_and(|next| now.boottime < next.at) {
+            if self.absent.get(pid).is_some_and(|next| !next.is_due(now.boottime)) {
                 self.unidentified.extend(unidentified.remove_entry(pid));
                 continue;
             }
@@ -319,9 +302,10 @@ impl ProcessDirectory {
                     new.push(info);
                 }
                 Err(error) => {
-                    let last = self.absent.remove(pid);
                     if matches!(error, ProcessError::Ended { .. }) {
-                        self.absent.insert(*pid, NextRead::after(last, now.boottime));
+                        self.absent.entry(*pid).or_default().fail(now.boottime);
+                    } else {
+                        self.absent.remove(pid);
                     }
                     self.reject(*pid, error);
                 }

@@ -1,9 +1,9 @@
 //! The sources that describe a node's pods: the kubelet's Pods API and `nodes/pods`; and their faults.
 
 use std::path::Path;
-use std::time::Duration;
 
 use gpumeter::holders::kubelet::{PodSource, PodSources, SourceSettings};
+use gpumeter::model::Nanoseconds;
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -19,7 +19,7 @@ struct Node {
     kubelet: Server,
     sources: PodSources,
     /// Nanoseconds; more than any pause after a failed round.
-    now: Duration,
+    now: Nanoseconds,
 }
 
 impl Node {
@@ -37,12 +37,12 @@ impl Node {
             kubelet: Some(kubelet.address.clone()),
             api_server: None,
         });
-        Self { directory, pods_api, kubelet, sources: sources.unwrap(), now: Duration::ZERO }
+        Self { directory, pods_api, kubelet, sources: sources.unwrap(), now: Nanoseconds(0) }
     }
 
     /// The names of the pods in a round a minute later.
     fn round(&mut self) -> Option<Vec<String>> {
-        self.now += Duration::from_secs(60);
+        self.now += Nanoseconds::from_seconds(60);
         let pods = self.sources.refresh(self.now)?;
         Some(pods.into_iter().map(|pod| pod.metadata.unwrap().name).collect())
     }
@@ -87,11 +87,11 @@ fn a_failing_source_is_retried_less_often() {
         node.kubelet.answer(|answers| answers.fault = Some(fault));
         let before = node.kubelet.requested_paths().len();
         for second in 0..20 {
-            node.sources.refresh(node.now + Duration::from_secs(60 + second));
+            node.sources.refresh(node.now + Nanoseconds::from_seconds(60 + second));
         }
         let asked = node.kubelet.requested_paths().len() - before;
         assert!((1..=6).contains(&asked), "{fault:?}: {asked} times in 20 s");
-        node.now += Duration::from_secs(600);
+        node.now += Nanoseconds::from_seconds(600);
     }
 }
 
@@ -147,6 +147,6 @@ fn absent_servers_are_not_sources() {
         ..SourceSettings::default()
     })
     .unwrap();
-    assert_eq!(sources.refresh(Duration::ZERO), None);
+    assert_eq!(sources.refresh(Nanoseconds(0)), None);
     assert_eq!(sources.problems().count(), 0);
 }

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use super::{POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, RetrySchedule, replace};
+use super::{POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, replace};
 use crate::holders::docker::DockerClient;
 use crate::model::UnattributedReason;
-use crate::runtime::clock::system_now;
+use crate::runtime::clock::{Backoff, system_now};
 use crate::runtime::thread;
 
 /// Starts the thread where the configuration names a socket.
@@ -30,13 +30,14 @@ pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
 
 fn run(client: &DockerClient, shared: &Resolvers) {
     let status = &shared.statuses.containers;
-    let mut schedule = RetrySchedule::default();
+    let mut schedule = Backoff::default();
     loop {
         let now = system_now().boottime;
-        if schedule.is_due(now, status.take_request()) {
+        let is_requested = status.take_request();
+        if schedule.is_due(now) || (is_requested && !schedule.has_failed()) {
             match client.containers() {
                 Ok(containers) => {
-                    schedule.plan_refresh(now, REFRESH_INTERVAL);
+                    schedule.succeed(now, REFRESH_INTERVAL);
                     if status.record_success(system_now().boottime) {
                         tracing::info!(
                             containers = containers.len(),
@@ -46,7 +47,7 @@ fn run(client: &DockerClient, shared: &Resolvers) {
                     shared.update_workloads(|workloads| replace(&mut workloads.containers, containers));
                 }
                 Err(error) => {
-                    schedule.plan_retry(now);
+                    schedule.fail(now);
                     if status.record_failure(false) {
                         tracing::warn!(%error, "the container runtime does not answer; names of containers stay as they were");
                     }

@@ -298,33 +298,6 @@ impl ResolverStatus {
     }
 }
 
-/// When a thread asks its source again.
-#[derive(Default)]
-struct RetrySchedule {
-    next: Nanoseconds,
-    /// How long it waits since the last failure; zero while the source responds.
-    pause: Nanoseconds,
-}
-
-impl RetrySchedule {
-    /// The longest pause, for a source that has failed several times.
-    const MAX_PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
-
-    /// Whether it is time to ask. A request brings this forward while the source responds.
-    fn is_due(&self, now: Nanoseconds, is_requested: bool) -> bool {
-        now >= self.next || (is_requested && self.pause == Nanoseconds(0))
-    }
-
-    fn plan_refresh(&mut self, now: Nanoseconds, period: Nanoseconds) {
-        (self.pause, self.next) = (Nanoseconds(0), now + period);
-    }
-
-    fn plan_retry(&mut self, now: Nanoseconds) {
-        self.pause = Nanoseconds((self.pause.0 * 2).clamp(Nanoseconds::SECOND.0, Self::MAX_PAUSE.0));
-        self.next = now + self.pause;
-    }
-}
-
 /// Logs the problems that were not there in the last round, and keeps all for the next.
 fn log_new_problems(logged: &mut BTreeSet<String>, problems: BTreeSet<String>) {
     for problem in problems.difference(logged) {

@@ -13,9 +13,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
-use super::{
-    FIRST_ROUND_TIMEOUT, POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, RetrySchedule, log_new_problems, replace,
-};
+use super::{FIRST_ROUND_TIMEOUT, POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, log_new_problems, replace};
 use crate::accounting::batches::Recovered;
 use crate::config::KubernetesConfig;
 use crate::holders::host::Host;
@@ -25,7 +23,7 @@ use crate::holders::kubelet::{
 };
 use crate::holders::{PodHoldings, PodMetadata, PodObservation, PodTracker, Resources, gpu_claims};
 use crate::model::{HolderKind, HoldingSource, Nanoseconds, UnattributedReason, Utc};
-use crate::runtime::clock::system_now;
+use crate::runtime::clock::{Backoff, system_now};
 use crate::runtime::thread;
 use crate::runtime::trace;
 
@@ -160,7 +158,7 @@ fn source_settings(kubernetes: &KubernetesConfig, host: &Host) -> SourceSettings
 struct PodRounds {
     client: KubeletSocket,
     pods: HostPods,
-    schedule: RetrySchedule,
+    schedule: Backoff,
     /// Time since boot until which it is asked each second.
     attentive_until: Nanoseconds,
     /// Modification times of the log directories at the last round.
@@ -186,7 +184,7 @@ impl PodDescriptions {
         if now < self.next && !is_requested {
             return;
         }
-        if let Some(pods) = self.sources.refresh(Duration::from_nanos(now.0)) {
+        if let Some(pods) = self.sources.refresh(now) {
             self.metadata = PodMetadata::new(&pods, labels, system_now().utc);
             let is_costly = self.sources.current() == Some(PodSource::Kubelet);
             self.next = now + if is_costly { KUBELET_PERIOD } else { Nanoseconds(0) };
@@ -217,7 +215,7 @@ impl PodRounds {
         Self {
             client,
             pods,
-            schedule: RetrySchedule::default(),
+            schedule: Backoff::default(),
             attentive_until: Nanoseconds(0),
             logs_modified: [None; 2],
             problems: BTreeSet::new(),
@@ -237,7 +235,8 @@ impl PodRounds {
             if is_requested {
                 self.attentive_until = now + REFRESH_INTERVAL;
             }
-            if self.schedule.is_due(now, is_requested) {
+            // A request brings the round forward while the kubelet responds.
+            if self.schedule.is_due(now) || (is_requested && !self.schedule.has_failed()) {
                 self.logs_modified = logs_modified;
                 let span = trace::begin_round("pods");
                 self.run_round(shared, now, is_requested);
@@ -276,12 +275,12 @@ impl PodRounds {
         }
         let is_ending = self.observe(shared, answer.as_ref().ok());
         match answer {
-            Err(_) => self.schedule.plan_retry(now),
+            Err(_) => self.schedule.fail(now),
             // The next list decides whether a container that is missing has ended, or shows what is about to end.
             Ok(_) if is_ending || now < self.attentive_until => {
-                self.schedule.plan_refresh(now, Nanoseconds::SECOND)
+                self.schedule.succeed(now, Nanoseconds::SECOND)
             }
-            Ok(_) => self.schedule.plan_refresh(now, REFRESH_INTERVAL),
+            Ok(_) => self.schedule.succeed(now, REFRESH_INTERVAL),
         }
     }
 

@@ -64,7 +64,7 @@ fn read_pod_metadata(kubernetes: &KubernetesConfig, host: &Host) -> (PodMetadata
         Ok(sources) => sources,
         Err(error) => return (PodMetadata::default(), error.to_string()),
     };
-    let pods = sources.refresh(std::time::Duration::ZERO).unwrap_or_default();
+    let pods = sources.refresh(crate::model::Nanoseconds(0)).unwrap_or_default();
     let mut words = match sources.current() {
         Some(source) => format!("labels and owners of {} pods from {source}", pods.len()),
         None => "no labels and owners of pods, because no source provides them".to_owned(),

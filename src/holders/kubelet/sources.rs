@@ -4,16 +4,14 @@
 //! needs a service account with that permission. A source that fails is tried again after a pause that doubles.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use hyper::StatusCode;
 
 use super::KubeletSocket;
 use super::https::{Address, HttpsClient, RequestFailure};
 use super::pod::{Pod, PodList};
-
-/// Longest pause between two tries of a source that fails.
-const MAX_PAUSE: Duration = Duration::from_secs(60);
+use crate::model::Nanoseconds;
+use crate::runtime::clock::Backoff;
 
 /// A source of the node's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,9 +56,7 @@ struct SourceState {
     client: SourceClient,
     /// Why the last try failed.
     problem: Option<String>,
-    pause: Duration,
-    /// Time of the next try after a failure.
-    next: Duration,
+    schedule: Backoff,
 }
 
 #[derive(Debug)]
@@ -74,8 +70,7 @@ impl PodSources {
     pub fn new(settings: &SourceSettings) -> std::io::Result<Self> {
         let mut sources = Vec::new();
         let mut add = |source, client| {
-            let (pause, next) = (Duration::ZERO, Duration::ZERO);
-            sources.push(SourceState { source, client, problem: None, pause, next });
+            sources.push(SourceState { source, client, problem: None, schedule: Backoff::default() });
         };
         if let Some(socket) = &settings.pods_socket {
             let socket = KubeletSocket::new(socket).map_err(std::io::Error::other)?;
@@ -89,21 +84,21 @@ impl PodSources {
     }
 
     /// The pods of the node from the first source that responds, if any. `now` is any clock that never goes back.
-    pub fn refresh(&mut self, now: Duration) -> Option<Vec<Pod>> {
+    pub fn refresh(&mut self, now: Nanoseconds) -> Option<Vec<Pod>> {
         let Self { sources, current } = self;
         for source in sources.iter_mut().filter(|source| source.client.may_ask()) {
-            if source.problem.is_some() && now < source.next {
+            if !source.schedule.is_due(now) {
                 continue;
             }
             match source.client.pods() {
                 Ok(pods) => {
-                    (source.problem, source.pause) = (None, Duration::ZERO);
+                    source.problem = None;
+                    source.schedule.succeed(now, Nanoseconds(0));
                     *current = Some(source.source);
                     return Some(pods);
                 }
                 Err(problem) => {
-                    source.pause = (source.pause * 2).clamp(Duration::from_secs(1), MAX_PAUSE);
-                    source.next = now + source.pause;
+                    source.schedule.fail(now);
                     source.problem = Some(problem);
                 }
             }

@@ -2,9 +2,11 @@
 //!
 //! The simulated driver reads the same page, so agent and driver have the same time at any speed, or while it stands still.
 
+mod backoff;
 mod page;
 mod stop;
 
+pub use backoff::Backoff;
 pub use page::{ClockPage, PageError, PageMoment, PageState, REAL_TIME};
 pub use stop::Stop;
 
