@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::apportion::{Quota, apportion};
+use super::carries::BUSY;
 use super::fallback::UseFallback;
 use super::settle::{OpenSlot, OpenWindow, SettledSegment, add_flag};
 use super::window::WindowSegment;
 use crate::model::{HolderId, MigLayout, SlotState, Span, Utc};
 
-impl<'a> OpenWindow<'a> {
+impl OpenWindow<'_> {
     /// Settles a segment of a MIG GPU.
     pub(super) fn settle_instances<'s>(
         &mut self,
@@ -23,36 +24,24 @@ impl<'a> OpenWindow<'a> {
         if layout.stranded.is_none() {
             add_flag(&mut self.flags, "gpu: possible placements are not known".to_owned());
         }
-        let settled = self.settle_slots(segment.length(), layout, segment.constant.state, |name| {
-            let slot = |span: &Span| Some(span.instances.as_ref()?.slots.get(name)?.during(span));
-            (Cow::Owned(segment.spans.iter().filter_map(slot).collect()), UseFallback::of_instance())
-        });
+        let mut parts = self.split_among_slots(segment.length(), layout, segment.constant.state);
+        let mut slots = Vec::with_capacity(layout.slots.len());
+        for name in layout.slots.keys() {
+            let slot_time = parts.remove(&HolderId(Arc::clone(name))).unwrap_or(0);
+            // In the GPU's time.
+            let during = |span: &Span| Some(span.instances.as_ref()?.slots.get(name)?.during(span));
+            let spans: Vec<Span> = segment.spans.iter().filter_map(during).collect();
+            let (open, flags) = self.open_slot(name, UseFallback::of_instance);
+            let scaled = open.scale(&spans, slot_time);
+            if let Some(segment) = WindowSegment::new(&scaled) {
+                slots.push(open.settle(name, &segment, Cow::Owned(spans), flags));
+            }
+        }
+        let settled = SettledSegment { slots, free: parts.into_iter().collect() };
         if segment.shows_departures() {
             self.drop_other_slots(&settled);
         }
         settled
-    }
-
-    /// Settles the slots of a layout; `slot` returns the spans of one, in the GPU's time, and its fallbacks.
-    fn settle_slots<'s>(
-        &mut self,
-        time: u64,
-        layout: &MigLayout,
-        state: SlotState,
-        slot: impl Fn(&Arc<str>) -> (Cow<'s, [Span]>, UseFallback<'a>),
-    ) -> SettledSegment<'s> {
-        let mut parts = self.split_among_slots(time, layout, state);
-        let mut slots = Vec::with_capacity(layout.slots.len());
-        for name in layout.slots.keys() {
-            let slot_time = parts.remove(&HolderId(Arc::clone(name))).unwrap_or(0);
-            let (spans, fallback) = slot(name);
-            let (open, flags) = self.open_slot(name, || fallback);
-            let scaled = open.scale(&spans, slot_time);
-            if let Some(segment) = WindowSegment::new(&scaled) {
-                slots.push(open.settle(name, &segment, spans, flags));
-            }
-        }
-        SettledSegment { slots, free: parts.into_iter().collect() }
     }
 
     /// The GPU's time by slot, and by remainder for placements that are no slot. Where the GPU is lost or nobody looked at
@@ -91,7 +80,7 @@ impl OpenSlot<'_> {
             (is_busy.clone(), Quota::new(slot_time, busy, whole)),
             (is_free, Quota::new(slot_time, whole - busy, whole)),
         ]);
-        let slot_busy = apportion(slot_time, &quotas, &mut self.carries.busy).remove(&is_busy).unwrap_or(0);
+        let slot_busy = apportion(slot_time, &quotas, self.carries.owed(BUSY)).remove(&is_busy).unwrap_or(0);
         let scaled = |total, part, whole| Quota::new(total, part, whole).floor();
         let (mut time_before, mut busy_before) = (0, 0);
         let mut scale_span = |span: &Span| {

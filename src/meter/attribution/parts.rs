@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::apportion::{Quota, apportion};
-use super::carries::{Carries, Owed};
+use super::carries::{Carries, HELD, LENT, NESTED, Owed, WITHIN};
 use super::claims::SlotGrants;
 use super::fallback::UseFallback;
 use super::window::WindowSegment;
@@ -38,7 +38,7 @@ impl HeldTime {
             SlotState::Unobserved => HolderId::UNOBSERVED,
         });
         let quotas = pool_quotas(length, grants, None, &remainder);
-        let mut gross = apportion(length, &quotas, &mut carries.held);
+        let mut gross = apportion(length, &quotas, carries.owed(HELD));
         let unheld = gross.remove(&remainder).unwrap_or(0);
         let mut parts = gross.clone();
         for outer in grants.outer_first() {
@@ -47,8 +47,7 @@ impl HeldTime {
             }
             let time = gross.get(outer).copied().unwrap_or(0);
             let quotas = pool_quotas(time, grants, Some(outer), outer);
-            let owed = carries.nested.entry(outer.clone()).or_default();
-            for (holder, part) in apportion(time, &quotas, owed) {
+            for (holder, part) in apportion(time, &quotas, carries.owed_in(NESTED, outer)) {
                 if holder != *outer {
                     gross.insert(holder.clone(), part);
                 }
@@ -158,7 +157,7 @@ impl SettledParts {
         grants: &SlotGrants<'_>,
         carries: &mut Carries,
     ) -> Self {
-        let mut settled = Self::split_within(held, used, grants, &mut carries.within);
+        let mut settled = Self::split_within(held, used, grants, carries);
         let mut above = 0;
         for (user, used) in used {
             let share = settled.users.entry(user.clone()).or_default();
@@ -171,7 +170,7 @@ impl SettledParts {
             }
         }
         let drawn = above.min(held.unheld);
-        settled.lend(above - drawn, &mut carries.lent);
+        settled.lend(above - drawn, carries.owed(LENT));
         let unheld = Parts { lent: drawn, idle: held.unheld - drawn, ..Parts::default() };
         settled.parts.insert(held.remainder.clone(), unheld);
         settled
@@ -182,7 +181,7 @@ impl SettledParts {
         held: &HeldTime,
         used: &BTreeMap<HolderId, UsedTime>,
         grants: &SlotGrants<'_>,
-        carries: &mut BTreeMap<HolderId, Owed>,
+        carries: &mut Carries,
     ) -> Self {
         let mut settled = Self::default();
         // Use that is in no holding yet, by the holder of the next holding that may contain it.
@@ -199,7 +198,7 @@ impl SettledParts {
             let total = sum.min(time);
             let quotas =
                 users.iter().map(|(user, used)| (user.clone(), Quota::new(total, *used, sum))).collect();
-            let within = apportion(total, &quotas, carries.entry(holder.clone()).or_default());
+            let within = apportion(total, &quotas, carries.owed_in(WITHIN, holder));
             let parts = Parts { within: total, idle: time - total, ..Parts::default() };
             settled.parts.insert(holder.clone(), parts);
             let outer = grants.outer_holder(holder);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::carries::{Carries, Owed};
+use super::carries::{Carries, Owed, USED};
 use super::check::check_window;
 use super::claims::SlotGrants;
 use super::energy::{EnergySplit, GpuEnergy};
@@ -166,7 +166,7 @@ impl OpenSlot<'_> {
         let held = HeldTime::split(segment.length(), state, &grants, &mut self.carries);
         let is_measured = state == SlotState::Measured;
         let (used, settled) = if is_measured {
-            let used = split_busy_time(segment, &grants, &self.fallback, &mut self.carries.used);
+            let used = split_busy_time(segment, &grants, &self.fallback, self.carries.owed(USED));
             let settled = SettledParts::of_measured(&held, &used, &grants, &mut self.carries);
             (used, settled)
         } else {
