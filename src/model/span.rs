@@ -137,22 +137,16 @@ pub struct MigLayout {
 }
 
 impl MigLayout {
-    /// Whether both divide a GPU alike. First slices and profiles are compared if both have them; earlier releases stored
-    /// none.
+    /// Whether both divide a GPU alike. First slices are compared if both have them: drivers report placements to administrators
+    /// only.
     pub fn is_divided_like(&self, other: &Self) -> bool {
-        let both =
-            |is_known: fn(&MigSlot) -> bool| self.slots.values().chain(other.slots.values()).all(is_known);
-        let (has_starts, has_profiles) =
-            (both(|slot| slot.start.is_some()), both(|slot| !slot.profile.is_empty()));
+        let has_starts = self.slots.values().chain(other.slots.values()).all(|slot| slot.start.is_some());
         let compared = |layout: &Self| {
             let mut layout = layout.clone();
-            for slot in layout.slots.values_mut() {
-                slot.start = slot.start.filter(|_| has_starts);
-                slot.profile = if has_profiles { Arc::clone(&slot.profile) } else { Arc::default() };
-            }
+            layout.slots.values_mut().for_each(|slot| slot.start = slot.start.filter(|_| has_starts));
             layout
         };
-        *self == *other || compared(self) == compared(other)
+        compared(self) == compared(other)
     }
 
     pub fn slot_id(&self, gpu_instance: &str) -> SlotId {
@@ -168,7 +162,7 @@ impl MigLayout {
 /// The profile of a MIG instance, and its part of the GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MigProfile {
-    /// Its name, e.g. `1g.10gb`; empty in windows that an earlier agent left open.
+    /// Its name, e.g. `1g.10gb`.
     pub name: Arc<str>,
     /// Memory slices of the instance.
     pub size: u64,
@@ -181,14 +175,14 @@ pub struct MigProfile {
 pub struct SlotId {
     /// GPU instance id; none for a whole GPU, and for time of a MIG GPU that is no instance's.
     pub gpu_instance: Option<u32>,
-    /// The profile of the instance; none where there is no instance, and in rows of agents that did not store it.
+    /// The profile of the instance; none where there is no instance.
     pub profile: Option<MigProfile>,
 }
 
 /// A MIG instance that can be held.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigSlot {
-    /// The name of its profile; empty in windows that an earlier agent left open.
+    /// The name of its profile.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub profile: Arc<str>,
     /// How many memory slices it has.
@@ -296,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layout_without_first_slices_of_an_earlier_release_is_the_same_layout() {
+    fn a_layout_whose_first_slices_are_not_known_is_the_same_layout() {
         let layout = |start, size| {
             let slot = MigSlot { size, start, ..MigSlot::default() };
             MigLayout { total: 8, slots: [("2".into(), slot)].into(), unallocated: 8 - size, stranded: None }

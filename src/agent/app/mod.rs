@@ -32,7 +32,7 @@ use crate::holders::host::{
 };
 use crate::holders::{BelievedCgroups, ResolvedWorkloads};
 use crate::meter::{Meter, SamplerNews};
-use crate::model::{HowHeld, Utc};
+use crate::model::{HowHeld, NodeIdentity, Utc};
 use crate::runtime::clock::{Clock, Stop, system_now};
 use crate::runtime::thread::{self, Thread, VitalThreads};
 use crate::{output::serve, runtime::systemd};
@@ -136,25 +136,9 @@ const LEDGER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Samplers end while the others are waited for.
 const SAMPLERS_TIMEOUT: Duration = Duration::from_millis(200);
 
-#[derive(Clone, Debug)]
-struct NodeName {
-    name: Arc<str>,
-    /// The cluster as configured, else empty.
-    cluster: Arc<str>,
-}
-
-impl NodeName {
-    fn of(config: &Config, host: &Host) -> Self {
-        Self {
-            name: policy::node_name(config, || host.host_name()).into(),
-            cluster: config.node.cluster.clone().unwrap_or_default().into(),
-        }
-    }
-}
-
 /// State that the threads share.
 struct Shared {
-    node: NodeName,
+    node: NodeIdentity,
     clock: Clock,
     stop: Stop,
     host: Host,
@@ -216,7 +200,10 @@ impl Shared {
             statuses: Default::default(),
         };
         Self {
-            node: NodeName::of(&launch.config, &host),
+            node: policy::node_identity(
+                &launch.config,
+                &policy::node_name(&launch.config, || host.host_name()),
+            ),
             clock,
             stop: stop.clone(),
             host,

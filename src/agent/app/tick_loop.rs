@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use super::events::{EventLines, find_events};
+use super::events::find_events;
 use super::push::TickPush;
-use super::{NodeName, Shared, exports, ledger, push};
+use super::{Shared, exports, ledger, push};
 use crate::agent::policy::Wait;
 use crate::agent::resolvers::TrackedGpus;
 use crate::agent::session::{self, Search};
@@ -46,12 +46,6 @@ impl Outputs {
             usage: None,
         }
     }
-
-    /// Reports that the tick loop is alive.
-    fn notify_alive(&mut self, shared: &Shared) {
-        shared.status.liveness.record_tick();
-        self.watchdog.feed(system_now().boottime);
-    }
 }
 
 pub(super) fn start(
@@ -67,7 +61,7 @@ pub(super) fn start(
 fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, shared: &Shared) {
     let mut news = first_frames(inbox, shared);
     let mut number: u64 = 0;
-    let (mut tracker, mut lines) = (EventTracker::default(), EventLines::default());
+    let mut tracker = EventTracker::default();
     loop {
         if !shared.resolvers.workloads().allocations.is_empty() {
             shared.find_scheduler();
@@ -85,7 +79,7 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         if let Some(push) = outputs.push.as_mut().filter(|_| number.is_multiple_of(active.push_every)) {
             push.push_snapshot(&tick.snapshot, &active, &span.context());
         }
-        let events = find_events(&mut tracker, &mut lines, &tick.snapshot, shared);
+        let events = find_events(&mut tracker, &tick.snapshot, shared);
         if let Some(push) = &outputs.push {
             push.push_events(&events, tick.snapshot.at.utc, span.context());
         }
@@ -109,7 +103,11 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         let interval = active.cadence.interval;
         let deadline = next_multiple(now.boottime, interval) + Nanoseconds(interval.0 / 5);
         let every = outputs.watchdog.every();
-        let wait = Wait { until: deadline, every, notify: || outputs.notify_alive(shared) };
+        let notify = || {
+            shared.status.liveness.record_tick();
+            outputs.watchdog.feed(system_now().boottime);
+        };
+        let wait = Wait { until: deadline, every, notify };
         if !shared.config.wait_until(&shared.clock, &active, &shared.stop, wait) {
             return;
         }
@@ -215,8 +213,8 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
     let mut services = Services::default();
     let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     services.add(AgentFamily::BuildInfo, vec![("version", env!("CARGO_PKG_VERSION").into())], 1);
-    let NodeName { name, cluster } = &shared.node;
-    let labels = vec![("node_name", Arc::clone(name)), ("cluster_name", Arc::clone(cluster))];
+    let cluster = shared.node.cluster.as_deref().unwrap_or_default();
+    let labels = vec![("node_name", shared.node.name.as_str().into()), ("cluster_name", cluster.into())];
     services.add(AgentFamily::NodeInfo, labels, 1);
     services.add(AgentFamily::Simulated, Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
     services.add(AgentFamily::Quiesced, Vec::new(), shared.sessions.orders.release().is_some().into());
