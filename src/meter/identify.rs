@@ -81,7 +81,8 @@ impl PresentHolders {
         let mut by_holder = vec![None; identities.holders().len()];
         let mut unidentified = known.map(|known| known.unidentified.clone()).unwrap_or_default();
         let mut add = |pid: u32, read: Nanoseconds, process: &Presence| {
-            let holder = identities.holder_index(pid, read).and_then(|index| by_holder.get_mut(index));
+            let index = identities.find(pid, read).and_then(|number| identities.holder_index(number));
+            let holder = index.and_then(|index| by_holder.get_mut(index));
             add_presence(
                 match holder {
                     Some(presence) => presence.get_or_insert_default(),

@@ -24,7 +24,21 @@ pub struct Services {
 
 impl Services {
     /// Adds a series, with an integer of the family's unit. A family is a row of the catalogue, never a text.
-    pub fn add(&mut self, family: AgentFamily, labels: Vec<(&'static str, Arc<str>)>, value: i64) {
+    pub fn add(&mut self, family: AgentFamily, labels: Vec<(&'static str, Arc<str>)>, value: u64) {
+        self.push(family, labels, whole(value));
+    }
+
+    /// Adds the series of a family without labels.
+    pub fn set(&mut self, family: AgentFamily, value: u64) {
+        self.push(family, Vec::new(), whole(value));
+    }
+
+    /// The same with a value that may be negative.
+    pub(super) fn set_signed(&mut self, family: AgentFamily, value: i64) {
+        self.push(family, Vec::new(), value);
+    }
+
+    fn push(&mut self, family: AgentFamily, labels: Vec<(&'static str, Arc<str>)>, value: i64) {
         self.series.push((AgentSeries { family, labels }, AgentNumber::Integer(value)));
     }
 
@@ -84,9 +98,9 @@ impl MeterCounters {
     pub(super) fn add_to(&self, numbers: &mut Services) {
         for reason in Rejection::ALL {
             let labels = vec![("reason", reason.reason().into())];
-            numbers.add(AgentFamily::SamplesRejected, labels, whole(self.rejected[reason as usize]));
+            numbers.add(AgentFamily::SamplesRejected, labels, self.rejected[reason as usize]);
         }
-        numbers.add(AgentFamily::AccountUnsettledWindows, Vec::new(), whole(self.unsettled));
+        numbers.set(AgentFamily::AccountUnsettledWindows, self.unsettled);
         let calls = self.calls.metric();
         let calls = calls.get_histogram();
         let buckets = Buckets {
@@ -141,7 +155,7 @@ mod tests {
             labels: vec![("gpu", gpu.into())],
         };
         let (one, other) = (AgentFamily::BuildInfo, AgentFamily::LastSampleTimestamp);
-        let series = |series: &[(AgentFamily, &str, i64)]| {
+        let series = |series: &[(AgentFamily, &str, u64)]| {
             let mut numbers = Services::default();
             for (family, gpu, value) in series {
                 numbers.add(*family, vec![("gpu", (*gpu).into())], *value);

@@ -13,7 +13,7 @@ use super::published_month::PublishedMonth;
 use super::roster::RosterEntries;
 use super::support::sources;
 use super::{Inputs, Meter, Policy, Services, TrackedGpu};
-use crate::accounting::batches::{SlotTotal, XidSum};
+use crate::accounting::batches::SlotTotal;
 use crate::accounting::billing::{Month, PricedSlot, RateKind, RateSchedule};
 use crate::model::catalogue::{AgentFamily, Level};
 use crate::model::frame::Tier;
@@ -59,21 +59,21 @@ impl Publisher {
         let listed =
             processes_listed.then(|| self.entries.processes(&gpus, lists, policy.processes, &mut budget));
         let (process_entries, processes) = listed.unwrap_or_default();
-        replace_roster(
-            &mut self.roster,
-            Roster {
-                gpus: gpus.iter().map(|gpu| gpu.entry()).collect(),
-                processes: process_entries,
-                accounts: Arc::clone(&accounts.tenants.entries),
-                workload_accounts: Arc::clone(&accounts.workloads.entries),
-                holdings: holding_entries,
-                workloads,
-                prices,
-                month_costs: month.entries,
-                budgets: month.budgets,
-                agent: agent_entries,
-            },
-        );
+        let roster = Roster {
+            gpus: gpus.iter().map(|gpu| gpu.entry()).collect(),
+            processes: process_entries,
+            accounts: Arc::clone(&accounts.tenants.entries),
+            workload_accounts: Arc::clone(&accounts.workloads.entries),
+            holdings: holding_entries,
+            workloads,
+            prices,
+            month_costs: month.entries,
+            budgets: month.budgets,
+            agent: agent_entries,
+        };
+        if *self.roster != roster {
+            self.roster = Arc::new(roster);
+        }
         Snapshot {
             sequence: self.sequence,
             at: now,
@@ -120,53 +120,46 @@ impl Publisher {
         meter.sxids.add_to(&mut numbers);
         for tier in Tier::ALL {
             let interval = meter.policy.intervals[tier as usize].0;
-            numbers.add(AgentFamily::SamplingInterval, vec![("tier", tier.name().into())], whole(interval));
+            numbers.add(AgentFamily::SamplingInterval, vec![("tier", tier.name().into())], interval);
         }
-        numbers.add(AgentFamily::ClockAnchored, Vec::new(), (!inputs.awaits_clock).into());
+        numbers.set(AgentFamily::ClockAnchored, (!inputs.awaits_clock).into());
         if !inputs.awaits_clock {
-            numbers.add(AgentFamily::ClockStep, Vec::new(), meter.timeline.lead(now));
+            numbers.set_signed(AgentFamily::ClockStep, meter.timeline.lead(now));
         }
         let imbalance = i64::try_from(meter.accounts.imbalance).unwrap_or(i64::MAX);
-        numbers.add(AgentFamily::LedgerImbalance, Vec::new(), imbalance);
+        numbers.set_signed(AgentFamily::LedgerImbalance, imbalance);
         if let Some(bytes) = meter.accounts.bytes {
-            numbers.add(AgentFamily::LedgerBytes, Vec::new(), whole(bytes));
+            numbers.set(AgentFamily::LedgerBytes, bytes);
         }
         if let Some(count) = meter.unmatched_grants() {
-            numbers.add(AgentFamily::StandingUnmatched, Vec::new(), i64::try_from(count).unwrap_or(i64::MAX));
+            numbers.set(AgentFamily::StandingUnmatched, count as u64);
         }
         if meter.rates().is_configured() {
             let at = meter.timeline.at(now.boottime);
             let is_any_missing = gpus.iter().any(|gpu| gpu.price(meter.rates(), at).is_none());
-            numbers.add(AgentFamily::PriceMissing, Vec::new(), is_any_missing.into());
+            numbers.set(AgentFamily::PriceMissing, is_any_missing.into());
         }
         if let Some(Month { name, begin, end }) = meter.accounts.month.as_ref().map(|costs| &costs.month) {
             let labels = || vec![("month", Arc::clone(name))];
-            numbers.add(AgentFamily::BillingPeriodStart, labels(), whole(begin.0));
-            numbers.add(AgentFamily::BillingPeriodEnd, labels(), whole(end.0));
+            numbers.add(AgentFamily::BillingPeriodStart, labels(), begin.0);
+            numbers.add(AgentFamily::BillingPeriodEnd, labels(), end.0);
         }
         for (family, count) in &self.dropped {
-            numbers.add(AgentFamily::SeriesDropped, vec![("family", (*family).into())], whole(*count));
+            numbers.add(AgentFamily::SeriesDropped, vec![("family", (*family).into())], *count);
         }
         for (collector, count) in meter.unplaced.given_up() {
             let labels = vec![("collector", collector.into()), ("reason", "unknown_gpu".into())];
-            numbers.add(AgentFamily::CollectorErrors, labels, whole(count));
+            numbers.add(AgentFamily::CollectorErrors, labels, count);
         }
         for (gpu, state) in gpus.iter().zip(states) {
             let conflicts = meter.count_conflicts(gpu);
             if conflicts > 0 {
                 let labels = vec![("gpu", Arc::clone(&gpu.labels.index)), ("uuid", Arc::clone(&gpu.id.uuid))];
-                numbers.add(AgentFamily::HoldingConflicts, labels, whole(conflicts as u64));
+                numbers.add(AgentFamily::HoldingConflicts, labels, conflicts as u64);
             }
             gpu.add_numbers(state, &meter.policy, &mut numbers);
         }
         numbers
-    }
-}
-
-/// Replaces the roster by another one; an equal one stays the same `Arc`.
-fn replace_roster(roster: &mut Arc<Roster>, next: Roster) {
-    if **roster != next {
-        *roster = Arc::new(next);
     }
 }
 
@@ -251,7 +244,11 @@ impl TrackedGpu {
                 .map(|(id, time)| (instance_label(Some(*id)), whole(time.0)))
                 .collect(),
             in_flight: late,
-            xids: xids.codes.values().map(seen_xid).collect(),
+            xids: xids
+                .codes
+                .values()
+                .map(|sum| SeenXid { count: sum.count, last: sum.last, gpu_instance: sum.gpu_instance })
+                .collect(),
             xid_actions: self.xids.actions(),
             xids_since: xids.since,
             health: Arc::clone(&self.health.verdict),
@@ -288,26 +285,26 @@ impl TrackedGpu {
         // The collector label has the index and no UUID, so it belongs to the GPU that has the index now.
         let has_index = self.in_session.index.is_some();
         if has_index {
-            numbers.add(AgentFamily::CollectorSuccess, collector(), i64::from(state.is_up()));
+            numbers.add(AgentFamily::CollectorSuccess, collector(), state.is_up().into());
         }
         if let Some(frame) = &self.frame {
             if has_index {
                 let took = frame.ended.since(frame.begun);
-                numbers.add(AgentFamily::CollectorDuration, collector(), whole(took.0));
+                numbers.add(AgentFamily::CollectorDuration, collector(), took.0);
             }
-            numbers.add(AgentFamily::LastSampleTimestamp, labels(), whole(frame.ended.utc.0));
+            numbers.add(AgentFamily::LastSampleTimestamp, labels(), frame.ended.utc.0);
             for tier in Tier::ALL.into_iter().filter(|tier| frame.stretch.most_of(*tier) > 1) {
                 let interval = policy.intervals[tier as usize].0 * u64::from(frame.stretch.most_of(tier));
                 let labels = [vec![("tier", tier.name().into())], labels()].concat();
-                numbers.add(AgentFamily::SamplingInterval, labels, whole(interval));
+                numbers.add(AgentFamily::SamplingInterval, labels, interval);
             }
         }
         if let Some((call, lasting)) = state.in_flight {
             let labels = [labels(), vec![("call", call.into())]].concat();
-            numbers.add(AgentFamily::DriverCallInFlight, labels, whole(lasting.0));
+            numbers.add(AgentFamily::DriverCallInFlight, labels, lasting.0);
         }
         if let Some(changes) = self.account.layout_changes() {
-            numbers.add(AgentFamily::MigLayoutChanges, labels(), whole(changes));
+            numbers.add(AgentFamily::MigLayoutChanges, labels(), changes);
         }
         for (metric, source) in sources(self, policy.level) {
             let (index, uuid) = (Arc::clone(&self.labels.index), Arc::clone(&self.id.uuid));
@@ -315,11 +312,6 @@ impl TrackedGpu {
             numbers.add(AgentFamily::SourceInfo, labels, 1);
         }
     }
-}
-
-fn seen_xid(sum: &XidSum) -> SeenXid {
-    let XidSum { count, last, gpu_instance, .. } = *sum;
-    SeenXid { count, last, gpu_instance }
 }
 
 /// How many series this value of an agent metric has.

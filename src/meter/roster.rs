@@ -248,7 +248,7 @@ impl RosterEntries {
         let identities = &known.identities;
         let mut is_present = vec![false; identities.holders().len()];
         for listed in lists.iter().flatten() {
-            let index = listed.number.and_then(|number| identities.holder_index_of(number));
+            let index = listed.number.and_then(|number| identities.holder_index(number));
             if let Some(is_present) = index.and_then(|index| is_present.get_mut(index)) {
                 *is_present = true;
             }

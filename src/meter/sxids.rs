@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::Services;
-use super::numbers::whole;
 use crate::model::catalogue::AgentFamily;
 use crate::model::{Sxid, SxidCount, Utc};
 
@@ -39,8 +38,8 @@ impl Sxids {
                 ("sxid", sxid.code.to_string().into()),
                 ("severity", sxid.severity().into()),
             ];
-            numbers.add(AgentFamily::NvswitchSxidErrors, labels.clone(), whole(*count));
-            numbers.add(AgentFamily::NvswitchSxidLastTimestamp, labels, whole(last.0));
+            numbers.add(AgentFamily::NvswitchSxidErrors, labels.clone(), *count);
+            numbers.add(AgentFamily::NvswitchSxidLastTimestamp, labels, last.0);
         }
     }
 }

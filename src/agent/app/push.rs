@@ -158,7 +158,6 @@ impl TickPush {
     }
 
     pub(super) fn add_metrics(&self, services: &mut Services) {
-        let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         for destination in &self.target.destinations {
             let (tally, name) = (destination.tally(), destination.name());
             let counts = tally.counts();
@@ -168,7 +167,7 @@ impl TickPush {
                 (AgentFamily::OtlpPointsDropped, counts.dropped),
                 (AgentFamily::OtlpQueueBytes, tally.waiting.load(Ordering::Relaxed)),
             ] {
-                services.add(family, vec![("destination", Arc::clone(name))], whole(count));
+                services.add(family, vec![("destination", Arc::clone(name))], count);
             }
             if let Some(ok) = tally.last_ok() {
                 let labels = vec![("destination", Arc::clone(name))];
@@ -176,12 +175,8 @@ impl TickPush {
             }
         }
         let health = &self.target.health;
-        services.add(
-            AgentFamily::OtlpSpoolDamaged,
-            Vec::new(),
-            whole(health.damaged.load(Ordering::Relaxed)),
-        );
-        services.add(AgentFamily::OtlpSpoolErrors, Vec::new(), whole(health.errors.load(Ordering::Relaxed)));
+        services.set(AgentFamily::OtlpSpoolDamaged, health.damaged.load(Ordering::Relaxed));
+        services.set(AgentFamily::OtlpSpoolErrors, health.errors.load(Ordering::Relaxed));
     }
 }
 

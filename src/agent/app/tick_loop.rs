@@ -175,26 +175,25 @@ fn add_event_metrics(services: &mut Services, shared: &Shared) {
     {
         if count > 0 {
             let labels = vec![("collector", collector.into()), ("reason", reason.into())];
-            services.add(AgentFamily::CollectorErrors, labels, i64::try_from(count).unwrap_or(i64::MAX));
+            services.add(AgentFamily::CollectorErrors, labels, count);
         }
     }
 }
 
 /// Adds the metrics of the ledger thread and its queue.
 fn add_ledger_metrics(services: &mut Services, ledger: &ledger::LedgerChannel) {
-    let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    services.add(AgentFamily::LedgerOpen, Vec::new(), ledger.durable().is_some().into());
+    services.set(AgentFamily::LedgerOpen, ledger.durable().is_some().into());
     if let Some(durable) = ledger.durable() {
-        services.add(AgentFamily::LedgerDurable, Vec::new(), durable.into());
+        services.set(AgentFamily::LedgerDurable, durable.into());
     }
-    services.add(AgentFamily::LedgerErrors, Vec::new(), whole(ledger.errors()));
-    services.add(AgentFamily::LedgerUnobserved, Vec::new(), whole(ledger.unobserved()));
+    services.set(AgentFamily::LedgerErrors, ledger.errors());
+    services.set(AgentFamily::LedgerUnobserved, ledger.unobserved());
     if let Some(at) = ledger.last_commit() {
-        services.add(AgentFamily::LedgerLastCommitTimestamp, Vec::new(), whole(at));
+        services.set(AgentFamily::LedgerLastCommitTimestamp, at);
     }
     let pressure = ledger.queue.pressure();
-    services.add(AgentFamily::LedgerQueueWindows, Vec::new(), whole(pressure.windows as u64));
-    services.add(AgentFamily::LedgerCoarseWindows, Vec::new(), whole(pressure.merged));
+    services.set(AgentFamily::LedgerQueueWindows, pressure.windows as u64);
+    services.set(AgentFamily::LedgerCoarseWindows, pressure.merged);
 }
 
 /// Adds success and age of the resolvers.
@@ -203,7 +202,7 @@ fn add_resolver_metrics(services: &mut Services, shared: &Shared) {
         let labels = || vec![("resolver", round.resolver.into())];
         services.add(AgentFamily::ResolverSuccess, labels(), round.succeeded.into());
         if let Some(age) = round.age {
-            services.add(AgentFamily::ResolverAge, labels(), i64::try_from(age.0).unwrap_or(i64::MAX));
+            services.add(AgentFamily::ResolverAge, labels(), age.0);
         }
     }
 }
@@ -211,21 +210,20 @@ fn add_resolver_metrics(services: &mut Services, shared: &Shared) {
 /// The metrics of the other threads.
 fn services(outputs: &Outputs, shared: &Shared) -> Services {
     let mut services = Services::default();
-    let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     services.add(AgentFamily::BuildInfo, vec![("version", env!("CARGO_PKG_VERSION").into())], 1);
     let cluster = shared.node.cluster.as_deref().unwrap_or_default();
     let labels = vec![("node_name", shared.node.name.as_str().into()), ("cluster_name", cluster.into())];
     services.add(AgentFamily::NodeInfo, labels, 1);
-    services.add(AgentFamily::Simulated, Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
-    services.add(AgentFamily::Quiesced, Vec::new(), shared.sessions.orders.release().is_some().into());
-    services.add(AgentFamily::ConfigReloadSuccess, Vec::new(), shared.reloads.succeeded().into());
-    services.add(AgentFamily::ListenMissing, Vec::new(), whole(shared.status.missing.count() as u64));
+    services.set(AgentFamily::Simulated, shared.simulated.load(Ordering::Relaxed).into());
+    services.set(AgentFamily::Quiesced, shared.sessions.orders.release().is_some().into());
+    services.set(AgentFamily::ConfigReloadSuccess, shared.reloads.succeeded().into());
+    services.set(AgentFamily::ListenMissing, shared.status.missing.count() as u64);
     if let Some(ok) = session::driver_ok(&shared.sessions) {
         services.add(AgentFamily::CollectorSuccess, vec![("collector", "driver".into())], ok.into());
     }
     for ((collector, reason), count) in session::errors(&shared.sessions) {
         let labels = vec![("collector", collector), ("reason", reason.into())];
-        services.add(AgentFamily::CollectorErrors, labels, whole(count));
+        services.add(AgentFamily::CollectorErrors, labels, count);
     }
     add_event_metrics(&mut services, shared);
     add_resolver_metrics(&mut services, shared);
@@ -233,27 +231,23 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
         add_ledger_metrics(&mut services, ledger);
     }
     if let Some(exports) = &outputs.exports {
-        services.add(
-            AgentFamily::LedgerExportAge,
-            Vec::new(),
-            whole(exports.age(shared.clock.now().boottime).0),
-        );
+        services.set(AgentFamily::LedgerExportAge, exports.age(shared.clock.now().boottime).0);
     }
     for (code, count) in shared.status.requests.by_code() {
-        services.add(AgentFamily::HttpRequests, vec![("code", code.to_string().into())], whole(count));
+        services.add(AgentFamily::HttpRequests, vec![("code", code.to_string().into())], count);
     }
     if let Some(push) = &outputs.push {
         push.add_metrics(&mut services);
     }
     if let Some(Ok(own)) = outputs.usage.as_ref().map(agent_usage::AgentUsageReader::read) {
-        services.add(AgentFamily::ProcessCpu, Vec::new(), whole(own.cpu.0));
-        services.add(AgentFamily::ProcessResidentMemory, Vec::new(), whole(own.resident.0));
-        services.add(AgentFamily::ProcessVirtualMemory, Vec::new(), whole(own.addressed.0));
-        services.add(AgentFamily::ProcessOpenFds, Vec::new(), whole(own.open_files));
+        services.set(AgentFamily::ProcessCpu, own.cpu.0);
+        services.set(AgentFamily::ProcessResidentMemory, own.resident.0);
+        services.set(AgentFamily::ProcessVirtualMemory, own.addressed.0);
+        services.set(AgentFamily::ProcessOpenFds, own.open_files);
     }
     if let Some(most) = agent_usage::open_files_limit() {
-        services.add(AgentFamily::ProcessMaxFds, Vec::new(), whole(most));
+        services.set(AgentFamily::ProcessMaxFds, most);
     }
-    services.add(AgentFamily::ProcessStartTime, Vec::new(), whole(shared.started.0));
+    services.set(AgentFamily::ProcessStartTime, shared.started.0);
     services
 }
