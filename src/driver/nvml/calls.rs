@@ -163,8 +163,12 @@ const FUNCTIONS: &[KnownFunction] = &[
     ("nvmlDeviceGetBAR1MemoryInfo", |api, device, _| structures::bar1(api, device)),
     u32_outputs!(nvmlDeviceGetRemappedRows, correctable, uncorrectable, pending, failure),
     ("nvmlDeviceGetRowRemapperHistogram", |api, device, _| structures::banks(api, device)),
-    ("nvmlDeviceGetGpuFabricInfo", |api, device, _| fabric_states(api, device)),
-    ("nvmlDeviceGetGpuFabricInfoV", |api, device, _| fabric_health(api, device)),
+    // One value per state of the registration: 1 for the one that the GPU is in, else 0.
+    ("nvmlDeviceGetGpuFabricInfo", |api, device, _| {
+        Ok(CallValues::of(fabric(api, device)?.states().map(u64::from)))
+    }),
+    // Five faults, one value per state of the summary, and the mask.
+    ("nvmlDeviceGetGpuFabricInfoV", |api, device, _| fabric(api, device)?.health().map(CallValues)),
     u32_outputs!(nvmlDeviceGetPersistenceMode, mode),
     u32_outputs!(nvmlDeviceGetEccMode, current, pending),
     u32_outputs!(nvmlDeviceGetMigMode, current, pending),
@@ -193,16 +197,6 @@ fn temperature(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     let mut degrees: c_uint = 0;
     call!(api, nvmlDeviceGetTemperature(device, structures::GPU_SENSOR, &raw mut degrees))?;
     Ok(CallValues::of_words([degrees]))
-}
-
-/// One value per state of the registration with a fabric: 1 for the one that the GPU is in, else 0.
-fn fabric_states(api: &mut DriverApi, device: Handle) -> CallResult {
-    Ok(CallValues::of(fabric(api, device)?.states().map(u64::from)))
-}
-
-/// What the fabric says of the GPU: five faults, one value per state of the summary, and the mask.
-fn fabric_health(api: &mut DriverApi, device: Handle) -> CallResult {
-    fabric(api, device)?.health().map(CallValues)
 }
 
 /// One value per compute mode, in NVML's order: 1 for the one that the GPU is in, else 0.

@@ -107,7 +107,7 @@ impl Plan {
         let mig = inventory::mig_mode(api, device)?;
         let (mut identity, identity_is_final) = identity::identity(api, device, mig == Some(true));
         api.set_quirks(Quirks::of(&identity.driver_version));
-        let probe = probe::choose(api, device, request, &identity.driver_version)?;
+        let probe = probe::choose(api, device, request)?;
         let counters = |of_instances| {
             if probe.has_gpm_counters { counters(request.level, of_instances) } else { Vec::new() }
         };
@@ -129,8 +129,10 @@ impl Plan {
         let is_utilization = |(function, _): &mut TargetsOfCall| *function == UTILIZATION;
         let utilization = take_calls(&mut tiers, is_utilization).into_iter().flat_map(|(_, targets)| targets);
         let utilization = utilization.collect();
-        let video =
-            take_calls(&mut tiers, |(_, targets)| targets.iter().all(|target| is_video(target.point)));
+        let is_video = |target: &ReadTarget<CallValue>| {
+            points_of("gpu_engine_utilization_ratio", &[]).any(|(video, _)| video == target.point)
+        };
+        let video = take_calls(&mut tiers, |(_, targets)| targets.iter().all(is_video));
         Ok(Self {
             device,
             identity: Arc::new(identity),
@@ -266,11 +268,6 @@ fn take_calls(
 }
 
 pub(super) const UTILIZATION: DriverFunction = DriverFunction::of(CallValue::of(catalogue::UTILIZATION, 0));
-
-/// Whether a point is the activity of a video engine.
-fn is_video(point: PointId) -> bool {
-    points_of("gpu_engine_utilization_ratio", &[]).any(|(video, _)| video == point)
-}
 
 /// The margin and its limits come in whole degrees.
 const DEGREES: i64 = 1_000;

@@ -7,6 +7,7 @@ use super::calls::{self, CallValues, DriverFunction};
 use super::driver_api::{DriverApi, Handle};
 use super::fields::{FieldBatch, FieldQuery};
 use super::gpm::GpmPair;
+use super::quirks::DriverVersion;
 use crate::model::catalogue::{
     Bound, COUNTING, CallValue, FAN, FIRST_GENERATION_WITHOUT_LINKS_TOTAL, Family, GpuRows, LINK_STATE,
     Level, MEMORY_ERRORS, MOST_LINKS, PointId, RENUMBERED, Rows, SRAM_ERRORS, Source, THRESHOLD,
@@ -97,10 +98,8 @@ pub(super) fn choose(
     api: &mut DriverApi,
     device: Handle,
     request: ProbeRequest<'_>,
-    driver_version: &str,
 ) -> Result<ProbeResult, Absence> {
-    let driver = driver(driver_version);
-    let mut probe = BoardProbe::new(api, device, request, driver)?;
+    let mut probe = BoardProbe::new(api, device, request)?;
     let (mut chosen, mut initial, mut probed, mut via) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (point, (family, candidates)) in device_points().enumerate() {
         let is_read = family.is_read_at(request.level);
@@ -114,7 +113,7 @@ pub(super) fn choose(
         chosen.extend(method);
     }
     let has_gpm = probe.gpm.is_ok();
-    let has_gpm_counters = has_gpm && has_counters(driver);
+    let has_gpm_counters = has_gpm && has_counters(probe.facts.driver);
     let (links, is_final) = (probe.facts.links, probe.is_final);
     Ok(ProbeResult { chosen, initial, probed, via, links, has_gpm, has_gpm_counters, is_final })
 }
@@ -122,8 +121,8 @@ pub(super) fn choose(
 /// What decides how a source is read on a board.
 #[derive(Clone, Copy)]
 struct BoardFacts {
-    /// Major and minor version of the driver, if it reports one.
-    driver: Option<(u32, u32)>,
+    /// The driver's version, if it reports one.
+    driver: Option<DriverVersion>,
     /// How many NVLinks the GPU has.
     links: u32,
     /// NVML's number of their generation, if the driver reports it.
@@ -187,17 +186,11 @@ impl ReadMethod {
 }
 
 /// The driver that brought the fields of [`Source::Renumbered`]: 575 (its header; that of 570 has other fields there).
-const NUMBERED: (u32, u32) = (575, 0);
+const NUMBERED: DriverVersion = (575, 0);
 
 /// Whether the driver has GPM's counters; assumed not if its version is unknown.
-fn has_counters(driver: Option<(u32, u32)>) -> bool {
+fn has_counters(driver: Option<DriverVersion>) -> bool {
     driver.is_some_and(|driver| driver >= COUNTING)
-}
-
-/// `580.95.05` to 580 and 95.
-fn driver(version: &str) -> Option<(u32, u32)> {
-    let mut numbers = version.split('.').map(str::parse::<u32>);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// The number of NVLinks that the GPU reports.
@@ -250,12 +243,11 @@ impl<'a> BoardProbe<'a> {
         api: &mut DriverApi,
         device: Handle,
         ProbeRequest { level, refused, implausible }: ProbeRequest<'a>,
-        driver: Option<(u32, u32)>,
     ) -> Result<Self, Absence> {
         let [count, generation] = read_link_fields(api, device);
         let (links, count_is_final) = links(count);
         let generation_is_final = links == 0 || generation.err().is_none_or(Absence::is_permanent);
-        let facts = BoardFacts { driver, links, generation: generation.ok() };
+        let facts = BoardFacts { driver: api.quirks().version, links, generation: generation.ok() };
         let mut fields = FieldBatch::new(all_fields(level, facts));
         let fields_read = fields.read(api, device);
         let probe = Self {
@@ -349,14 +341,13 @@ impl<'a> BoardProbe<'a> {
             FAN => function.arguments[0] < self.fans?,
             // Boards with distances to their limits have no temperatures of the limits. What an older driver
             // without the margin call returns here on such a board is unknown, so it is not used.
-            THRESHOLD => self.margin.is_err() && !self.has_distances(),
+            THRESHOLD => {
+                let has_distances = DISTANCES.iter().any(|id| self.field(FieldQuery::one(*id, 0)).is_ok());
+                self.margin.is_err() && !has_distances
+            }
             _ => true,
         };
         if meant { Ok(()) } else { Err(Absence::NotSupported) }
-    }
-
-    fn has_distances(&self) -> bool {
-        DISTANCES.iter().any(|id| self.field(FieldQuery::one(*id, 0)).is_ok())
     }
 
     /// Whether the value is plausible; only fields and calls are checked.
@@ -405,6 +396,7 @@ fn all_fields(level: Level, facts: BoardFacts) -> Vec<FieldQuery> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::quirks::Quirks;
     use super::*;
 
     const THROTTLE: Source = Source::Renumbered { before: 251, since: 269, times: 1 };
@@ -418,8 +410,9 @@ mod tests {
 
     #[test]
     fn a_renumbered_field_is_asked_by_the_number_that_the_driver_knows() {
-        let of =
-            |version: &str| id(BoardFacts { driver: driver(version), links: 0, generation: None }, THROTTLE);
+        let of = |version: &str| {
+            id(BoardFacts { driver: Quirks::of(version).version, links: 0, generation: None }, THROTTLE)
+        };
         assert_eq!(of("570.124.06"), None);
         assert_eq!(of("575.51.03"), Some(251));
         assert_eq!(of("580.65.06"), Some(251));
@@ -444,13 +437,16 @@ mod tests {
     #[test]
     fn links_are_added_up_by_gpm_from_the_driver_on_that_counts_them() {
         let sent = Source::GpmLinks { first: 262, times: 1 };
-        let ids =
-            |version: &str, links| match (BoardFacts { driver: driver(version), links, generation: None })
-                .method(sent)
-            {
-                Some(ReadMethod::Gpm(metric)) => metric.ids().collect(),
-                _ => Vec::new(),
-            };
+        let ids = |version: &str, links| match (BoardFacts {
+            driver: Quirks::of(version).version,
+            links,
+            generation: None,
+        })
+        .method(sent)
+        {
+            Some(ReadMethod::Gpm(metric)) => metric.ids().collect(),
+            _ => Vec::new(),
+        };
         assert_eq!(ids("590.48.01", 3), [262, 264, 266]);
         for (version, links) in [("590.48.01", 0), ("580.105.08", 3), ("", 3)] {
             assert!(ids(version, links).is_empty(), "{version}");

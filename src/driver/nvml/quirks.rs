@@ -9,12 +9,8 @@
 
 use crate::model::{Absence, Reading};
 
-/// A driver's version as far as quirks depend on it: 535.104.05 is branch 535, release 104.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct DriverVersion {
-    branch: u32,
-    release: u32,
-}
+/// A driver's branch and release: 535.104.05 is branch 535, release 104.
+pub(super) type DriverVersion = (u32, u32);
 
 /// The structure of the process lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,20 +26,18 @@ pub(super) enum ListForm {
 /// The quirks of one driver version; an unknown version is treated as a new one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Quirks {
-    version: Option<DriverVersion>,
+    /// None where the driver reports none.
+    pub(super) version: Option<DriverVersion>,
 }
 
 /// The first release of branch 535 whose third list has the documented structure, or is missing.
-const FIXED: DriverVersion = DriverVersion { branch: 535, release: 98 };
+const FIXED: DriverVersion = (535, 98);
 
 impl Quirks {
     /// The quirks of a version as the driver writes it.
     pub(super) fn of(version: &str) -> Self {
         let mut numbers = version.split('.').map(|number| number.parse().ok());
-        let version = match (numbers.next().flatten(), numbers.next().flatten()) {
-            (Some(branch), Some(release)) => Some(DriverVersion { branch, release }),
-            _ => None,
-        };
+        let version = numbers.next().flatten().zip(numbers.next().flatten());
         Self { version }
     }
 
@@ -51,7 +45,7 @@ impl Quirks {
     /// which shuffles pids and memory (nvitop issue 79, go-nvml issue 75).
     pub(super) fn list_form(self) -> ListForm {
         match self.version {
-            Some(version) if version.branch == FIXED.branch && version < FIXED => ListForm::V2,
+            Some(version) if version.0 == FIXED.0 && version < FIXED => ListForm::V2,
             _ => ListForm::V3,
         }
     }

@@ -47,12 +47,6 @@ impl HandleNumbers {
     }
 }
 
-impl std::fmt::Debug for Recorder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Recorder").field("begun", &self.begun).finish_non_exhaustive()
-    }
-}
-
 impl Recorder {
     /// Begins a recording at that boot time.
     pub fn begin(to: Box<dyn Write + Send>, head: &RecordingHead, begun: Nanoseconds) -> io::Result<Self> {
