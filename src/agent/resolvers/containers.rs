@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, replace};
+use super::{REFRESH_INTERVAL, Resolvers, replace};
 use crate::holders::docker::DockerClient;
 use crate::model::UnattributedReason;
 use crate::runtime::clock::{Backoff, system_now};
@@ -18,45 +18,41 @@ pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
         return Ok(());
     };
     shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Container));
-    shared.start(|statuses| &statuses.containers, move |shared| {
+    shared.start_rounds(|statuses| &statuses.containers, move |shared| {
         match DockerClient::new(&shared.host.path(&socket)) {
-            Ok(client) => run(&client, shared),
+            Ok(client) => {
+                let mut schedule = Backoff::default();
+                Some(move |shared: &Resolvers| run_round(&client, &mut schedule, shared))
+            }
             Err(error) => {
-                tracing::error!(%error, "the container runtime client cannot start: containers appear by id, without names, until the agent is restarted")
+                tracing::error!(%error, "the container runtime client cannot start: containers appear by id, without names, until the agent is restarted");
+                None
             }
         }
-    })
+    })?;
+    Ok(())
 }
 
-fn run(client: &DockerClient, shared: &Resolvers) {
+fn run_round(client: &DockerClient, schedule: &mut Backoff, shared: &Resolvers) {
     let status = &shared.statuses.containers;
-    let mut schedule = Backoff::default();
-    loop {
-        let now = system_now().boottime;
-        let is_requested = status.take_request();
-        if schedule.is_due(now) || (is_requested && !schedule.has_failed()) {
-            match client.containers() {
-                Ok(containers) => {
-                    schedule.succeed(now, REFRESH_INTERVAL);
-                    if status.record_success(system_now().boottime) {
-                        tracing::info!(
-                            containers = containers.len(),
-                            "the container runtime names containers"
-                        );
-                    }
-                    shared.update_workloads(|workloads| replace(&mut workloads.containers, containers));
-                }
-                Err(error) => {
-                    schedule.fail(now);
-                    if status.record_failure(false) {
-                        tracing::warn!(%error, "the container runtime does not answer; names of containers stay as they were");
-                    }
-                }
+    let now = system_now().boottime;
+    let is_requested = status.take_request();
+    if !schedule.is_due(now) && (!is_requested || schedule.has_failed()) {
+        return;
+    }
+    match client.containers() {
+        Ok(containers) => {
+            schedule.succeed(now, REFRESH_INTERVAL);
+            if status.record_success(system_now().boottime) {
+                tracing::info!(containers = containers.len(), "the container runtime names containers");
             }
+            shared.update_workloads(|workloads| replace(&mut workloads.containers, containers));
         }
-        status.finish_round();
-        if shared.stop.wait(POLL_INTERVAL) {
-            return;
+        Err(error) => {
+            schedule.fail(now);
+            if status.record_failure(false) {
+                tracing::warn!(%error, "the container runtime does not answer; names of containers stay as they were");
+            }
         }
     }
 }

@@ -11,11 +11,11 @@ use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
 
 use super::aside::{AsideReader, WantedProcess};
-use super::{FIRST_ROUND_TIMEOUT, POLL_INTERVAL, Resolvers, log_new_problems, replace};
+use super::{FIRST_ROUND_TIMEOUT, Resolvers, log_new_problems, replace};
 use crate::accounting::batches::Recovered;
 use crate::config::SlurmConfig;
 use crate::holders::host::Host;
@@ -38,21 +38,18 @@ pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> R
     }
     shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Job));
     shared.allocate_recovered(recovered, HoldingSource::Slurm);
-    let (done, first_round) = mpsc::channel();
-    let mut done = Some(done);
-    shared.start(
+    let first_round = shared.start_rounds(
         |statuses| &statuses.jobs,
         move |shared| {
-            let Some(jobs) = HostJobs::new(shared.host.clone(), &configured) else { return };
-            let rounds = JobRounds {
+            let mut rounds = JobRounds {
                 map: configured.records.as_deref().map(|records| shared.host.path(&map_beside(records))),
-                jobs,
+                jobs: HostJobs::new(shared.host.clone(), &configured)?,
                 recovered: shared.allocated(HoldingSource::Slurm),
                 written: None,
                 has_map_failed: false,
                 problems: BTreeSet::new(),
             };
-            rounds.run(shared, done.take());
+            Some(move |shared: &Resolvers| rounds.run_round(shared))
         },
     )?;
     let _ = first_round.recv_timeout(FIRST_ROUND_TIMEOUT);
@@ -80,17 +77,11 @@ pub(crate) struct HostJobs {
     /// Name of the cluster in `slurm.conf`, once it was needed.
     cluster: Option<String>,
     /// By directory of the step's cgroup.
-    environments: BTreeMap<PathBuf, JobEnvironment>,
+    environments: BTreeMap<PathBuf, StepEnvironment>,
     numbers: BTreeMap<String, String>,
     /// Numbers of jobs of which a step has not told its environment; none for a SLUID whose number is not known.
     unread: BTreeSet<Option<String>>,
     processes: AsideReader<JobProcess>,
-}
-
-/// The environment of a step, with the number of its job.
-struct JobEnvironment {
-    job: String,
-    environment: StepEnvironment,
 }
 
 /// What a process of a job says.
@@ -98,7 +89,7 @@ enum JobProcess {
     /// The SLUID of the job, and its number.
     Number(String, String),
     /// The directory of the step's cgroup, and its environment.
-    Environment(PathBuf, JobEnvironment),
+    Environment(PathBuf, StepEnvironment),
 }
 
 impl HostJobs {
@@ -167,7 +158,7 @@ impl HostJobs {
         }
         let mut environments: BTreeMap<String, Vec<StepEnvironment>> = BTreeMap::new();
         for step in self.environments.values() {
-            environments.entry(step.job.clone()).or_default().push(step.environment.clone());
+            environments.entry(step.job.clone()).or_default().push(step.clone());
         }
         let gres = self.records.as_deref().and_then(slurm::read_gres);
         let now = system_now();
@@ -229,8 +220,7 @@ impl HostJobs {
             let (host, step, job) = (self.host.clone(), step.clone(), job.to_owned());
             let pids = slurm::step_pids(&step);
             let read = move |pid| {
-                let environment = host.slurm_environment(&step, &job, pid)?;
-                Some(JobProcess::Environment(step.clone(), JobEnvironment { job: job.clone(), environment }))
+                Some(JobProcess::Environment(step.clone(), host.slurm_environment(&step, &job, pid)?))
             };
             WantedProcess { pids, read: Box::new(read) }
         });
@@ -279,25 +269,13 @@ struct JobRounds {
 }
 
 impl JobRounds {
-    fn run(mut self, shared: &Resolvers, mut done: Option<mpsc::Sender<()>>) {
-        loop {
-            let gpus = node_gpus(shared);
-            self.write_map(shared, &gpus.minors);
-            let span = trace::begin_round("jobs");
-            self.run_round(shared, &gpus);
-            drop(span);
-            drop(done.take());
-            shared.statuses.jobs.finish_round();
-            if shared.stop.wait(POLL_INTERVAL) {
-                return;
-            }
-        }
-    }
-
-    fn run_round(&mut self, shared: &Resolvers, gpus: &NodeGpus) {
+    fn run_round(&mut self, shared: &Resolvers) {
+        let gpus = node_gpus(shared);
+        self.write_map(shared, &gpus.minors);
+        let _span = trace::begin_round("jobs");
         let status = &shared.statuses.jobs;
         let directory = self.jobs.directories();
-        match self.jobs.observe(gpus) {
+        match self.jobs.observe(&gpus) {
             Ok(mut known) => {
                 self.recovered.retain(|one| self.jobs.is_still_unknown(one, &known));
                 known.allocations.extend(self.recovered.iter().cloned());

@@ -12,8 +12,8 @@ pub(crate) mod processes;
 pub(crate) mod users;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -162,6 +162,29 @@ impl Resolvers {
         })?;
         Ok(())
     }
+
+    /// Starts the thread of a resolver with a round each second. `begin` makes the state of a run and returns its rounds; none where
+    /// it cannot, which it logs. The channel closes after the first round.
+    fn start_rounds<R: FnMut(&Self)>(
+        self: &Arc<Self>,
+        status: fn(&ResolverStatuses) -> &ResolverStatus,
+        mut begin: impl FnMut(&Arc<Self>) -> Option<R> + Send + 'static,
+    ) -> Result<mpsc::Receiver<()>, thread::Error> {
+        let (done, first_round) = mpsc::channel();
+        let mut done = Some(done);
+        self.start(status, move |shared| {
+            let Some(mut run_round) = begin(shared) else { return };
+            loop {
+                run_round(shared);
+                drop(done.take());
+                status(&shared.statuses).finish_round();
+                if shared.stop.wait(POLL_INTERVAL) {
+                    return;
+                }
+            }
+        })?;
+        Ok(first_round)
+    }
 }
 
 /// Starts the threads that identify processes and workloads. `agent` is the agent's pid where it runs on that host.
@@ -271,11 +294,6 @@ impl ResolverStatus {
     /// The last round; none before the first, and where there was never a source.
     fn last(&self) -> Option<LastRound> {
         *self.last.lock()
-    }
-
-    /// As before the first round.
-    fn forget_rounds(&self) {
-        *self.last.lock() = None;
     }
 
     /// Records a successful round. Returns whether it is the first round or the first success after a failure.

@@ -10,10 +10,10 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{FIRST_ROUND_TIMEOUT, POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, log_new_problems, replace};
+use super::{FIRST_ROUND_TIMEOUT, REFRESH_INTERVAL, Resolvers, log_new_problems, replace};
 use crate::accounting::batches::Recovered;
 use crate::config::KubernetesConfig;
 use crate::holders::host::Host;
@@ -42,18 +42,23 @@ pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> R
     // A container without the volume of the kubelet's directory waits for a list that never comes.
     let can_be_listed = shared.host.path(&socket).parent().is_some_and(Path::is_dir);
     shared.allocate_recovered(recovered.filter(|_| can_be_listed), HoldingSource::Kubernetes);
-    let (done, first_round) = mpsc::channel();
-    let mut done = Some(done);
     let kubernetes = shared.config.active().config.attribution.kubernetes.clone();
-    shared.start(|statuses| &statuses.pods, move |shared| {
+    let first_round = shared.start_rounds(|statuses| &statuses.pods, move |shared| {
         let tracker = PodTracker::continuing(shared.allocated(HoldingSource::Kubernetes));
         let client = KubeletSocket::new(&shared.host.path(&socket));
         let sources = pod_sources(&kubernetes, &shared.host).map_err(Error::from);
         let pods = HostPods::new(shared.host.clone(), tracker, &kubernetes).map_err(Error::from);
         match client.and_then(|client| Ok(PodRounds::new(client, sources?, pods?))) {
-            Ok(rounds) => rounds.run(shared, done.take()),
+            Ok(mut rounds) => {
+                if rounds.pods.tracker.awaits_first_list() {
+                    // The kubelet may be slow.
+                    rounds.observe(shared, None);
+                }
+                Some(move |shared: &Resolvers| rounds.poll(shared))
+            }
             Err(error) => {
-                tracing::error!(%error, "the Kubernetes client cannot start: GPU use in pods is booked on __unattributed__ until the agent is restarted")
+                tracing::error!(%error, "the Kubernetes client cannot start: GPU use in pods is booked on __unattributed__ until the agent is restarted");
+                None
             }
         }
     })?;
@@ -223,32 +228,20 @@ impl PodRounds {
         }
     }
 
-    fn run(mut self, shared: &Resolvers, mut done: Option<mpsc::Sender<()>>) {
-        if self.pods.tracker.awaits_first_list() {
-            // The kubelet may be slow.
-            self.observe(shared, None);
+    fn poll(&mut self, shared: &Resolvers) {
+        let now = system_now().boottime;
+        let logs_modified = shared.host.pod_logs_modified();
+        let is_requested = shared.statuses.pods.take_request() || logs_modified != self.logs_modified;
+        if is_requested {
+            self.attentive_until = now + REFRESH_INTERVAL;
         }
-        loop {
-            let now = system_now().boottime;
-            let logs_modified = shared.host.pod_logs_modified();
-            let is_requested = shared.statuses.pods.take_request() || logs_modified != self.logs_modified;
-            if is_requested {
-                self.attentive_until = now + REFRESH_INTERVAL;
-            }
-            // A request brings the round forward while the kubelet responds.
-            if self.schedule.is_due(now) || (is_requested && !self.schedule.has_failed()) {
-                self.logs_modified = logs_modified;
-                let span = trace::begin_round("pods");
-                self.run_round(shared, now, is_requested);
-                drop(span);
-            } else if self.pods.tracker.awaits_first_list() {
-                self.observe(shared, None);
-            }
-            drop(done.take());
-            shared.statuses.pods.finish_round();
-            if shared.stop.wait(POLL_INTERVAL) {
-                return;
-            }
+        // A request brings the round forward while the kubelet responds.
+        if self.schedule.is_due(now) || (is_requested && !self.schedule.has_failed()) {
+            self.logs_modified = logs_modified;
+            let _span = trace::begin_round("pods");
+            self.run_round(shared, now, is_requested);
+        } else if self.pods.tracker.awaits_first_list() {
+            self.observe(shared, None);
         }
     }
 

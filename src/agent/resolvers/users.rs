@@ -45,7 +45,7 @@ pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
                 update_grants(shared);
                 if !has_looked_up {
                     // A panic ended the last run, and this round succeeded.
-                    shared.statuses.users.forget_rounds();
+                    *shared.statuses.users.last.lock() = None;
                 }
                 shared.statuses.users.finish_round();
             }
