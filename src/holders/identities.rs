@@ -106,13 +106,9 @@ impl Identities {
         self.process(self.find(pid, read)?)
     }
 
-    /// The index among [`Identities::holders`] of the holder of the pid, so that sums by holder compare no names.
-    pub fn holder_index(&self, pid: u32, read: Nanoseconds) -> Option<usize> {
-        self.holder_index_of(self.find(pid, read)?)
-    }
-
-    /// The same for the process with that number.
-    pub fn holder_index_of(&self, number: usize) -> Option<usize> {
+    /// The index among [`Identities::holders`] of the holder of the process with that number, so that sums by holder compare no
+    /// names.
+    pub fn holder_index(&self, number: usize) -> Option<usize> {
         self.table.holder_indices.get(number).copied()
     }
 
@@ -192,7 +188,8 @@ mod tests {
         let processes = holders
             .map(|(pid, holder)| (pid, IdentifiedProcess { holder, name: "python3".into(), start_time: 1 }));
         let identities: Identities = processes.into_iter().collect();
-        let found = [4, 5, 6, 7].map(|pid| identities.holder_index(pid, Nanoseconds(0)).unwrap());
+        let found = [4, 5, 6, 7].map(|pid| identities.find(pid, Nanoseconds(0)).unwrap());
+        let found = found.map(|process| identities.holder_index(process).unwrap());
         assert_eq!(found, [1, 1, 0, 1]);
         let holders: Vec<&Holder> = identities.holders().map(|holder| &**holder).collect();
         assert_eq!(holders, [&Holder::user("alice", Some(1)), &Holder::user("bob", Some(2))]);

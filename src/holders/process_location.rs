@@ -107,9 +107,9 @@ fn find_kind(parts: &[&str], upper: &[&str], cgroups: &BelievedCgroups) -> (Loca
         return (LocationKind::Unit { depth: parts.len(), name: name.to_owned() }, upper.len());
     }
     let kind = match upper.last() {
-        Some(last) if !is_slice(last) && !has_unit_suffix(last) => {
-            LocationKind::Workload(WorkloadPath::Unknown)
-        }
+        // A unit whose name cannot be printed.
+        Some(last) if last.ends_with(".service") || last.ends_with(".scope") => LocationKind::Unspecified,
+        Some(last) if !is_slice(last) => LocationKind::Workload(WorkloadPath::Unknown),
         _ => LocationKind::Unspecified,
     };
     (kind, upper.len())
@@ -123,11 +123,6 @@ fn find_in_session(parts: &[&str], upper: &[&str]) -> (LocationKind, usize) {
         }
         _ => (LocationKind::UserSession, upper.len()),
     }
-}
-
-/// Whether a part looks like a unit although its name cannot be printed.
-fn has_unit_suffix(part: &str) -> bool {
-    part.ends_with(".service") || part.ends_with(".scope")
 }
 
 /// Whether the path belongs to an OpenRC service or an elogind session, which have no slices.

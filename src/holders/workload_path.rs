@@ -170,11 +170,6 @@ impl OuterWorkload {
     }
 }
 
-/// The result of the deepest part that has one.
-fn find_last<'a, T>(parts: &[&'a str], find: impl FnMut(&'a str) -> Option<T>) -> Option<T> {
-    parts.iter().rev().copied().find_map(find)
-}
-
 /// `machine-qemu-2-NAME.scope`, `NAME.libvirt-qemu` on cgroup v1, `100.scope` of Proxmox.
 fn vm_name(part: &str) -> Option<&str> {
     let scope = part.strip_suffix(".scope");
@@ -195,7 +190,8 @@ fn parse_container(parts: &[&str], at: usize) -> OuterWorkload {
     let is_parent = at == 0 && matches!(parts[0], "docker" | "lxc");
     let at = if is_parent && name(at).is_none() { at + 1 } else { at };
     let depth = parts.len().min(at + 1);
-    let runtime = find_last(&parts[..depth], |part| {
+    // The deepest part that names one.
+    let runtime = parts[..depth].iter().rev().find_map(|part| {
         RUNTIME_NAMES.iter().find(|(prefix, _)| part.starts_with(prefix)).map(|(_, runtime)| *runtime)
     });
     let id = name(at).unwrap_or_default().to_owned();

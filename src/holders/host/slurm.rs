@@ -96,6 +96,8 @@ impl JobCgroup {
 /// The variables of Slurm in a process of a step. Slurm sets them; the user may have changed them since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepEnvironment {
+    /// Number of the job.
+    pub job: String,
     /// The step, as its cgroup names it: a number, `batch`, `extern` or `interactive`.
     pub step: String,
     /// The user of the process.
@@ -207,7 +209,7 @@ impl Host {
         let bytes = untrusted::read_waiting(&process.join("environ")).ok()?;
         let variables = bytes.split(|byte| *byte == 0).filter_map(parse_variable).collect();
         let variables = select_variables(variables, job)?;
-        Some(StepEnvironment { step: name.to_owned(), uid, variables })
+        Some(StepEnvironment { job: job.to_owned(), step: name.to_owned(), uid, variables })
     }
 
     /// The text of `slurm.conf` of this node; `reported` is the path that slurmd passed to the prolog.

@@ -76,7 +76,7 @@ mod tests {
 
     fn environment(variables: &[(&str, &str)]) -> StepEnvironment {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        StepEnvironment { step: "0".into(), uid: 1000, variables: variables.collect() }
+        StepEnvironment { job: "7".into(), step: "0".into(), uid: 1000, variables: variables.collect() }
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn node(gpus: &[(u32, &str)]) -> NodeGpus {
 /// The environment of job 211's step 0.
 fn environment(variables: &[(&str, &str)]) -> StepEnvironment {
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    StepEnvironment { step: "0".into(), uid: 1000, variables: variables.collect() }
+    StepEnvironment { job: "7".into(), step: "0".into(), uid: 1000, variables: variables.collect() }
 }
 
 fn nothing<'a>(

@@ -151,10 +151,9 @@ fn get(server: &HttpsClient, claim: &ClaimName) -> Result<Vec<DeviceResult>, Unr
         let path = format!("/apis/resource.k8s.io/{version}/namespaces/{namespace}/resourceclaims/{name}");
         match server.get(&path) {
             Ok(body) => {
-                return results(&body).map_err(|error| {
-                    let RequestFailure { problem, .. } =
-                        RequestFailure::new(format!("{namespace}/{name}: {error}"));
-                    UnreadClaim { problem, is_of_all: false }
+                return results(&body).map_err(|error| UnreadClaim {
+                    problem: RequestFailure::new(format!("{namespace}/{name}: {error}")).problem,
+                    is_of_all: false,
                 });
             }
             Err(RequestFailure { status: Some(StatusCode::NOT_FOUND), .. }) => {}
