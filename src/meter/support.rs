@@ -142,8 +142,9 @@ pub fn source_level(family: &Family) -> Level {
 
 /// Family and source of everything read of the GPU up to a level, as label values.
 pub(super) fn sources(gpu: &TrackedGpu, level: Level) -> impl Iterator<Item = (Arc<str>, Arc<str>)> {
-    let metered =
-        METERED.iter().filter(move |metered| metered.from <= level || metered.is_substituted(gpu, level));
+    let metered = METERED
+        .iter()
+        .filter(move |metered| source_level(metered.family) <= level || metered.is_substituted(gpu, level));
     metered.filter_map(|metered| Some((Arc::clone(&metered.name), label(metered.source(gpu)?))))
 }
 
@@ -159,76 +160,52 @@ const GPM_COUNTER: &str = "gpm_counter";
 
 /// A family whose source is published.
 struct Metered {
+    family: &'static Family,
     name: Arc<str>,
-    /// The level of the family, and that from which on its source is published.
-    level: Level,
-    from: Level,
-    by: SourceLookup,
-}
-
-/// Where the source of a family is found.
-enum SourceLookup {
-    /// The account's source of activity.
-    Account,
-    Points(Range<PointId>),
-    /// The number of its first integral, which may grow by a counter, and the points read otherwise.
-    Integral(usize, Range<PointId>),
-    /// Totals of MIG instances.
-    Instance(&'static [Labelled<InstanceValue>]),
+    /// The number of its first integral, which may grow by a counter.
+    integral: usize,
+    points: Range<PointId>,
 }
 
 static METERED: LazyLock<Vec<Metered>> = LazyLock::new(|| {
-    let mut metered = Vec::new();
-    for ((family, first), (_, points)) in numbered_families().zip(FAMILIES.iter()) {
-        let by = match &family.rows {
-            Rows::Gpu(GpuRows::Integrals { .. } | GpuRows::Flow(_)) => {
-                SourceLookup::Integral(first.integral, points.clone())
-            }
-            Rows::Instance(InstanceRows::Integrals(points)) => SourceLookup::Instance(points),
-            Rows::Gpu(GpuRows::Read(_)) => SourceLookup::Points(points.clone()),
-            _ => SourceLookup::Account,
-        };
-        if family.source_level.is_some() {
-            let (level, from) = (family.level, source_level(family));
-            metered.push(Metered { name: family.name.into(), level, from, by });
-        }
-    }
-    metered
+    let metered = numbered_families().zip(FAMILIES.iter());
+    let metered = metered.filter(|((family, _), _)| family.source_level.is_some());
+    let metered = metered.map(|((family, first), (_, points))| Metered {
+        family,
+        name: family.name.into(),
+        integral: first.integral,
+        points: points.clone(),
+    });
+    metered.collect()
 });
 
 impl Metered {
     /// Whether the family is exported with values that are not the driver's own.
     fn is_substituted(&self, gpu: &TrackedGpu, level: Level) -> bool {
-        let SourceLookup::Points(points) = &self.by else { return false };
-        let via = gpu.frame.as_deref().filter(|_| self.level <= level).and_then(|frame| via(frame, points));
-        via.is_some_and(Via::is_substitute)
+        matches!(self.family.rows, Rows::Gpu(GpuRows::Read(_)))
+            && self.family.level <= level
+            && gpu.frame.as_deref().and_then(|frame| via(frame, &self.points)).is_some_and(Via::is_substitute)
     }
 
     /// None where the family is not read.
     fn source(&self, gpu: &TrackedGpu) -> Option<&'static str> {
-        if matches!(self.by, SourceLookup::Account) {
-            return gpu.account.source().map(ActivitySource::name);
-        }
-        let frame = gpu.frame.as_deref()?;
-        match &self.by {
-            SourceLookup::Account => None,
-            SourceLookup::Points(points) => Some(match via(frame, points)? {
+        let frame = gpu.frame.as_deref();
+        let is_counted = || gpu.totals.get(self.integral).is_some_and(CounterTotal::uses_counter);
+        Some(match &self.family.rows {
+            Rows::Gpu(GpuRows::Integrals { .. } | GpuRows::Flow(_)) => match via(frame?, &self.points)? {
+                _ if is_counted() => GPM_COUNTER,
+                // The share of the driver's own window, which is shorter than a tick.
+                Via::Call => ActivitySource::Utilization.name(),
+                via => via.name(),
+            },
+            Rows::Gpu(GpuRows::Read(_)) => match via(frame?, &self.points)? {
                 // GPM reads these bytes as a counter.
                 Via::Gpm => GPM_COUNTER,
                 via => via.name(),
-            }),
-            SourceLookup::Integral(integral, points) => {
-                let via = via(frame, points)?;
-                let is_counted = gpu.totals.get(*integral).is_some_and(CounterTotal::uses_counter);
-                Some(match via {
-                    _ if is_counted => GPM_COUNTER,
-                    // The share of the driver's own window, which is shorter than a tick.
-                    Via::Call => ActivitySource::Utilization.name(),
-                    via => via.name(),
-                })
-            }
-            SourceLookup::Instance(points) => instance_source(gpu, frame, points),
-        }
+            },
+            Rows::Instance(InstanceRows::Integrals(points)) => instance_source(gpu, frame?, points)?,
+            _ => gpu.account.source()?.name(),
+        })
     }
 }
 
@@ -371,22 +348,25 @@ mod tests {
         // Busy time, power, the bytes over NVLink that the driver counts beside them, and four of memory, which is the
         // host's on some boards.
         assert_eq!(names.len(), totals.len() + 3 + 4);
-        let by = |name: &str| METERED.iter().find(|one| *one.name == *name).map(|one| &one.by);
+        let grows_by = |name: &str| {
+            let metered = METERED.iter().find(|one| *one.name == *name).unwrap();
+            (metered.integral, metered.points.clone())
+        };
         const SM: (usize, PointId) =
             (first_integral("gpu_sm_active_seconds_total"), first_point("gpu_sm_active_ratio"));
         const PIPE: (usize, PointId) =
             (first_integral("gpu_pipe_active_seconds_total"), first_point("gpu_pipe_active_ratio"));
-        assert!(matches!(by("gpu_sm_active_seconds_total"), Some(SourceLookup::Integral(integral, points))
-            if (*integral, points.start) == SM && points.len() == 1));
-        assert!(matches!(by("gpu_pipe_active_seconds_total"), Some(SourceLookup::Integral(integral, points))
-            if (*integral, points.start) == PIPE && points.len() == 8));
-        assert!(matches!(by("gpu_power_watts"), Some(SourceLookup::Points(points)) if points.len() == 1));
+        assert_eq!(grows_by("gpu_sm_active_seconds_total"), (SM.0, SM.1..SM.1 + 1));
+        assert_eq!(grows_by("gpu_pipe_active_seconds_total"), (PIPE.0, PIPE.1..PIPE.1 + 8));
+        assert_eq!(grows_by("gpu_power_watts").1.len(), 1);
     }
 
     #[test]
     fn level_standard_has_the_sources_of_busy_time_power_and_pcie() {
-        let published = METERED.iter().filter(|metered| !matches!(metered.by, SourceLookup::Instance(_)));
-        let published = published.filter(|metered| metered.from < Level::Full).map(|metered| &*metered.name);
+        let published = METERED.iter().map(|metered| metered.family);
+        let published = published.filter(|family| !matches!(family.rows, Rows::Instance(_)));
+        let published =
+            published.filter(|family| source_level(family) < Level::Full).map(|family| family.name);
         assert!(published.eq(["gpu_busy_seconds_total", "gpu_power_watts", "gpu_pcie_bytes_total"]));
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn find_instances(api: &mut DriverApi, parent: Handle, gpm: Option<&[
     for handle in handles {
         let answer = read_ids(api, handle).and_then(|(id, uuid)| {
             layout.push((id, Arc::clone(&uuid)));
-            read_identity(api, handle, (id, uuid))
+            read_identity(api, handle, id, uuid)
         });
         match answer {
             Ok(identity) => found.push(MigInstance::new(handle, identity)),
@@ -155,7 +155,8 @@ const LAST_ID: c_uint = 255;
 fn read_identity(
     api: &mut DriverApi,
     handle: Handle,
-    (id, uuid): (InstanceId, Arc<str>),
+    id: InstanceId,
+    uuid: Arc<str>,
 ) -> Result<InstanceIdentity, Absence> {
     let Handle(device) = handle;
     // SAFETY: the structure is integers, for all of which zero is a value.

@@ -323,8 +323,7 @@ impl Sampler {
         for target in fields.iter() {
             let value = answered.and_then(|()| batch.value(target.from));
             readings.store(api, target, value);
-            if readings.has_become_implausible(target.point)
-                && has_better_call(api, device, (readings, target))
+            if readings.has_become_implausible(target.point) && has_better_call(api, device, readings, target)
             {
                 self.implausible.insert(target.point);
                 // A review, unlike `outdated`, keeps the present plan if a new one cannot be compiled.
@@ -433,7 +432,8 @@ struct DueTiers {
 fn has_better_call<T>(
     api: &mut DriverApi,
     device: Handle,
-    (readings, target): (&Readings, &ReadTarget<T>),
+    readings: &Readings,
+    target: &ReadTarget<T>,
 ) -> bool {
     let sources = device_points().nth(target.point).map(|(_, point)| point.sources).unwrap_or_default();
     sources.iter().any(|source| {
