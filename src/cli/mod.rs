@@ -203,6 +203,15 @@ struct DemoCommand {
     /// Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed.
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<Endpoint>,
+    /// Begin with a past of so many days, such as 60d, in a new ledger and in exports, as the scenario describes it.
+    #[arg(long, value_name = "DAYS", value_parser = demo::parse_days)]
+    history: Option<u64>,
+    /// How many nodes have that past; the demo runs on the first, and the others have ledgers in DIR/nodes.
+    #[arg(long, value_name = "N", default_value = "1", requires = "history", value_parser = demo::parse_nodes)]
+    nodes: usize,
+    /// Number from which all that looks random in the past follows, and the UUIDs of GPUs; by default the scenario's.
+    #[arg(long, value_name = "S", requires = "history")]
+    seed: Option<u64>,
     #[command(flatten)]
     web: WebFlags,
 }
@@ -336,6 +345,11 @@ fn run_demo(options: DemoCommand) -> Result<(), Failure> {
         config: options.config,
         web: options.web.options(),
         otlp_endpoint: options.otlp_endpoint,
+        past: options.history.map(|days| demo::PastOptions {
+            days,
+            nodes: options.nodes,
+            seed: options.seed,
+        }),
     };
     demo::run(&options).map_err(|error| {
         let restart = matches!(&error, demo::DemoError::Start(error) if error.wants_restart());

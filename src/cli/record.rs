@@ -114,6 +114,7 @@ impl ReplayCommand {
             config: self.config.clone(),
             web: app::WebOptions::default(),
             otlp_endpoint: None,
+            past: None,
         })
         .map_err(Failure::wrong)
     }

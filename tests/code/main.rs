@@ -21,6 +21,7 @@ mod events;
 mod export;
 mod generated;
 mod health;
+mod history;
 mod holders;
 mod holders_holdings;
 mod host;

@@ -233,7 +233,7 @@ fn store_window(draft: &mut TransactionDraft<'_>, closed: &ClosedWindow, now: Ut
             None => draft.store_holder(&Holder::from_id(holder.clone()), now)?,
         }
     }
-    for part in split_at_minutes(window) {
+    for part in split_at_minutes(window, draft.base.rolled) {
         add_minute_part(draft, closed, &part, now)?;
     }
     let connection = draft.connection;

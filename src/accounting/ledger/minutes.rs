@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::amounts::COUNTER;
 use super::error::Cause;
+use super::rolled::RolledTime;
 use super::state::TransactionDraft;
 use super::{MINUTE, write};
 use crate::accounting::batches::{AccruedCost, ClosedWindow, CounterKey};
@@ -20,7 +21,7 @@ use crate::model::{
     Amount, Amounts, HolderId, PARTS, REPORTED, Row, Settlement, SlotId, Tariff, USES, Utc, largest_remainder,
 };
 
-/// The part of a window that lies in one minute.
+/// The part of a window that lies in one minute, or in one quarter hour whose minutes are rolled up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MinutePart {
     pub(super) from: Utc,
@@ -28,12 +29,12 @@ pub(super) struct MinutePart {
     pub(super) rows: Vec<Row>,
 }
 
-/// The parts of a window, in order of time.
-pub(super) fn split_at_minutes(settlement: &Settlement) -> Vec<MinutePart> {
+/// The parts of a window, in order of time; where rows are rolled up, each is of a quarter hour.
+pub(super) fn split_at_minutes(settlement: &Settlement, rolled: RolledTime) -> Vec<MinutePart> {
     let mut rest = MinutePart { from: settlement.from, to: settlement.to, rows: settlement.rows.clone() };
     let mut parts = Vec::new();
     loop {
-        let end = rest.from.floor(MINUTE).plus(MINUTE);
+        let end = rolled.end_of(rolled.row_of(rest.from.floor(MINUTE)));
         if end >= rest.to {
             parts.push(rest);
             return parts;
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn a_window_within_a_minute_passes_through() {
         let window = window(3 * MINUTE.0, &[[15_000, 0, 0, 0, 0]]);
-        let parts = split_at_minutes(&window);
+        let parts = split_at_minutes(&window, RolledTime::default());
         assert_eq!(parts.len(), 1);
         assert_eq!(parts[0].rows, window.rows);
     }
@@ -263,7 +264,7 @@ mod tests {
         window.rows[0].amounts.parts.idle = 2 * MINUTE.0;
         window.to = Utc(2 * MINUTE.0);
         assert_eq!(
-            split_at_minutes(&window).iter().map(|part| part.to.0).collect::<Vec<_>>(),
+            split_at_minutes(&window, RolledTime::default()).iter().map(|part| part.to.0).collect::<Vec<_>>(),
             [MINUTE.0, 2 * MINUTE.0]
         );
     }
@@ -278,7 +279,7 @@ mod tests {
         ) {
             // Up to 12 x 5 x 4.3 s: several minutes.
             let window = window(from, &cells);
-            let parts = split_at_minutes(&window);
+            let parts = split_at_minutes(&window, RolledTime::default());
             let mut sums = vec![Amounts::default(); cells.len()];
             let mut at = window.from;
             for part in &parts {

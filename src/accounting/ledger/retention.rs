@@ -66,6 +66,19 @@ impl Ledger {
         self.take_step(retention).map_err(|cause| cause.at(&self.path, "sum up or delete old minutes"))
     }
 
+    /// Stores time before that by quarter hours from the first row on, as retention would leave it. The ledger has no rows yet.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn store_quarter_hours_until(&mut self, until: Utc) -> Result<(), Error> {
+        let rolled =
+            RolledTime { until: until.floor(QUARTER_HOUR).max(self.state.rolled.until), ..self.state.rolled };
+        let stored = rolled.store(&self.connection).map_err(Cause::from);
+        stored.map_err(|cause| cause.at(&self.path, "store old time by quarter hours"))?;
+        self.state.rolled = rolled;
+        Ok(())
+    }
+
     fn take_step(&mut self, retention: Retention) -> Result<bool, Cause> {
         let Some((rolled, step)) = self.next_step(retention)? else { return Ok(false) };
         // A step that is lost is taken again.

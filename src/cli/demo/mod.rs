@@ -5,6 +5,7 @@
 //! (`host/`), and the ledger. It is kept, so that the account goes on. Agent and library share the time of the clock page
 //! in it. One demo uses the directory at a time; a directory with other files is refused.
 
+mod history;
 mod kubelet;
 mod local;
 mod lock;
@@ -26,21 +27,20 @@ use crate::agent::app::{self, Launch, StartError, WebOptions};
 use crate::config::{self, Config, Endpoint, ListenAddress};
 use crate::driver::nvml::{Library, OpenError};
 use crate::driver::record::{self, ReadError};
-use crate::runtime::clock::{Clock, ClockPage, PageError};
+use crate::meter::attribution::WINDOW;
+use crate::runtime::clock::{Clock, ClockPage, PageError, system_now};
 use crate::runtime::file::{self, Durability};
 use crate::runtime::thread::{self, Thread};
 use lock::DirectoryLock;
 use time::DemoTime;
 
+pub use history::{DemoHistory, HistoryExtent, HistoryPaths, parse_days, parse_nodes};
 pub use local::{COMMAND as CHILD_COMMAND, idle as idle_child};
 pub use scenario::DemoScenario;
 pub use time::parse_speed;
 
 /// The simulated driver library, built by this package's build script.
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
-
-/// The demo's configuration.
-const CONFIG: &str = include_str!("config.yaml");
 
 /// The options of a demo or replay.
 #[derive(Clone, Debug)]
@@ -61,6 +61,19 @@ pub struct Options {
     pub web: WebOptions,
     /// OTLP endpoint to push to, if any.
     pub otlp_endpoint: Option<Endpoint>,
+    /// The past that the demo begins with, if it is to have one.
+    pub past: Option<PastOptions>,
+}
+
+/// How much past a demo begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct PastOptions {
+    /// Its length in days.
+    pub days: u64,
+    /// How many nodes have one; the demo runs on the first.
+    pub nodes: usize,
+    /// The number from which everything random follows; by default the scenario's.
+    pub seed: Option<u64>,
 }
 
 /// What the simulated driver answers from.
@@ -118,20 +131,23 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
         DemoSource::Scenario(name) => (DemoScenario::load(name)?, None),
         DemoSource::Recording(path) => (DemoScenario::of_recording(), Some((path, record::span(path)?))),
     };
-    let (source, config) = configure(options, &directory, &scenario)?;
+    let (source, mut config) = configure(options, &directory, &scenario)?;
+    let history = plan_history(options, &mut scenario, &config)?;
     make(&directory)?;
     lock::claim(&directory)?;
     let _lock = DirectoryLock::take(&directory)?;
     if options.fresh {
         empty(&directory, &config.ledger.path)?;
     }
+    check_history(&directory, &config.ledger.path, history.is_some())?;
     make(&driver)?;
     let _children = if scenario.local { Some(local::start(&mut scenario)?) } else { None };
     write(&driver.join("scenario"), scenario.text().as_bytes())?;
     install_library(&library(&directory))?;
-    let time = match &played {
-        None => DemoTime::start(&driver, options.speed)?,
-        Some((path, span)) => {
+    let time = match (&played, &history) {
+        (None, None) => DemoTime::start(&driver, options.speed)?,
+        (None, Some(history)) => DemoTime::stand(&driver, history.end())?,
+        (Some((path, span)), _) => {
             copy(path, &driver.join(scenario::RECORDING), span.whole)?;
             DemoTime::replay(&driver, options.speed, span)?
         }
@@ -140,12 +156,61 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
     let outcome = start_node(options, &directory, &scenario, &page).and_then(|root| {
         // It may need more memory than the agent, which does not use it.
         drop(scenario);
+        if let Some(history) = history {
+            write_history(&history, &directory, &config.ledger.path)?;
+            page.run(options.speed)?;
+        }
+        let exports = directory.join(history::EXPORTS);
+        if config.ledger.export.directory.is_none() && exports.exists() {
+            config.ledger.export.directory = Some(exports);
+        }
         let clock = Clock::Page(page);
         let web = options.web.clone();
         Ok(app::run(Launch { config, source, clock, root, simulated: true, observes: false, web })?)
     });
     let ended = time.end();
     outcome.and(ended)
+}
+
+/// The past that is asked for; mistakes in it are found before anything is changed.
+fn plan_history(
+    options: &Options,
+    scenario: &mut DemoScenario,
+    config: &Config,
+) -> Result<Option<DemoHistory>, DemoError> {
+    let Some(PastOptions { days, nodes, seed }) = options.past else { return Ok(None) };
+    let seed = seed.unwrap_or_else(|| scenario.seed());
+    scenario.set_seed(seed);
+    let end = system_now().utc.floor(WINDOW);
+    scenario.history(config, HistoryExtent { days, nodes, seed }, end).map(Some)
+}
+
+/// Refuses a history before an account that is there already, and to go on from a part of a history.
+fn check_history(directory: &Path, ledger: &Path, is_wanted: bool) -> Result<(), DemoError> {
+    let begun = directory.join(history::BEGUN);
+    if begun.exists() {
+        return Err(DemoError::Other(format!(
+            "{}: the history in this directory was not finished; start with --fresh, or {OTHER_DIRECTORY}",
+            directory.display()
+        )));
+    }
+    if is_wanted && ledger.exists() {
+        return Err(DemoError::Other(format!(
+            "--history: {} has an account already, and a history comes before all of it; start with --fresh to replace it, or \
+             {OTHER_DIRECTORY}",
+            ledger.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Writes the past of a demo whose driver library answers.
+fn write_history(history: &DemoHistory, directory: &Path, ledger: &Path) -> Result<(), DemoError> {
+    let begun = directory.join(history::BEGUN);
+    write(&begun, b"")?;
+    let uuids = workloads::uuids(&library(directory))?;
+    history.write(HistoryPaths { ledger, directory }, Some(&uuids))?;
+    fs::remove_file(&begun).map_err(file_error(&begun))
 }
 
 /// Starts what simulates the node, and returns the root of its files.
@@ -270,10 +335,12 @@ pub(crate) fn running() -> Option<RunningDemo> {
 /// Removes what a demo makes from its own directory, except lock files; fails if another agent writes the ledger.
 fn empty(directory: &Path, ledger: &Path) -> Result<(), DemoError> {
     crate::accounting::ledger::check_unowned(ledger).map_err(StartError::Ledger)?;
-    for name in ["driver", "host"] {
+    for name in ["driver", "host", history::NODES, history::EXPORTS] {
         let path = directory.join(name);
         ignore_absence(fs::remove_dir_all(&path)).map_err(file_error(&path))?;
     }
+    let begun = directory.join(history::BEGUN);
+    ignore_absence(fs::remove_file(&begun)).map_err(file_error(&begun))?;
     for entry in fs::read_dir(directory).map_err(file_error(directory))? {
         let path = entry.map_err(file_error(directory))?.path();
         // The ledger, its write-ahead log, and the copies that upgrades saved.
@@ -305,15 +372,15 @@ fn configure(
     scenario: &DemoScenario,
 ) -> Result<(Option<config::ConfigFile>, Config), DemoError> {
     let (source, mut config) = match (&options.config, &options.source) {
-        (Some(path), _) => config::ConfigFile::open(path).map(|(source, config)| (Some(source), config)),
-        // The demo's grants and prices are not those of the recorded node.
-        (None, DemoSource::Recording(_)) => Ok((None, Config::default())),
-        (None, DemoSource::Scenario(_)) => {
-            Config::parse(scenario.config.as_deref().unwrap_or(CONFIG), "the demo's configuration")
-                .map(|config| (None, config))
+        (Some(path), _) => {
+            let opened =
+                config::ConfigFile::open(path).map_err(|problems| DemoError::Other(problems.to_string()));
+            opened.map(|(source, config)| (Some(source), config))?
         }
-    }
-    .map_err(|problems| DemoError::Other(problems.to_string()))?;
+        // The demo's grants and prices are not those of the recorded node.
+        (None, DemoSource::Recording(_)) => (None, Config::default()),
+        (None, DemoSource::Scenario(_)) => (None, scenario.configuration()?),
+    };
     // A file with the printed defaults has paths and addresses that are meant for a node; the demo replaces them.
     let defaults = Config::default();
     let ledger = directory.join("ledger.db");

@@ -6,11 +6,17 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::DemoError;
+use super::history::{DemoHistory, HistoryExtent, ScenarioPast};
 use super::workloads::ScenarioWorkloads;
+use crate::config::Config;
+use crate::model::Utc;
 use crate::runtime::file;
 
 const CLUSTER: &str = include_str!("cluster.json");
+const CLUSTER_HISTORY: &str = include_str!("history.json");
 const NODE: &str = include_str!("node.json");
+/// The demo's configuration.
+const CONFIG: &str = include_str!("config.yaml");
 const LOCAL: &str = include_str!("local.json");
 
 /// The name of a recording beside the driver library.
@@ -25,6 +31,8 @@ pub struct DemoScenario {
     pub config: Option<String>,
     /// Its pods and jobs, if it has any.
     pub(super) workloads: Option<ScenarioWorkloads>,
+    /// Its past, if it has one.
+    past: Option<ScenarioPast>,
     document: Value,
 }
 
@@ -42,7 +50,7 @@ impl DemoScenario {
     /// A built-in scenario by name, or a file.
     pub fn load(name: &str) -> Result<Self, DemoError> {
         let parsed = match name {
-            "cluster" => Self::parse(CLUSTER),
+            "cluster" => Self::parse_with_past(CLUSTER, CLUSTER_HISTORY),
             "node" => Self::parse(NODE),
             "local" => Self::parse(LOCAL),
             file => file::read_text(Path::new(file))
@@ -55,7 +63,44 @@ impl DemoScenario {
     /// The scenario of a replay: the driver answers from the recording, and the host has none of its processes.
     pub(super) fn of_recording() -> Self {
         let document = serde_json::json!({ "gpus": [], "recording": RECORDING });
-        Self { local: false, config: None, workloads: None, document }
+        Self { local: false, config: None, workloads: None, past: None, document }
+    }
+
+    /// The agent's configuration on its node.
+    ///
+    /// # Errors
+    /// All mistakes in its own configuration.
+    pub fn configuration(&self) -> Result<Config, DemoError> {
+        let text = self.config.as_deref().unwrap_or(CONFIG);
+        Config::parse(text, "the demo's configuration")
+            .map_err(|problems| DemoError::Other(problems.to_string()))
+    }
+
+    /// Its past up to `end`, for a demo of that configuration.
+    ///
+    /// # Errors
+    /// It describes none, or makes a mistake in it.
+    pub fn history(
+        &self,
+        config: &Config,
+        extent: HistoryExtent,
+        end: Utc,
+    ) -> Result<DemoHistory, DemoError> {
+        let past = self.past.as_ref().ok_or_else(|| {
+            let message = "--history: the scenario has no history; the scenario cluster has one, and a file may have the key \"history\"";
+            DemoError::Other(message.to_owned())
+        })?;
+        DemoHistory::plan(past, config, extent, end)
+            .map_err(|problem| DemoError::Other(format!("scenario: {problem}")))
+    }
+
+    /// The number from which everything random follows.
+    pub(super) fn seed(&self) -> u64 {
+        self.document.get("seed").and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    pub(super) fn set_seed(&mut self, seed: u64) {
+        self.document["seed"] = seed.into();
     }
 
     /// Whether it is the scenario of a replay.
@@ -64,7 +109,18 @@ impl DemoScenario {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        Self::of_document(serde_json::from_str(text).map_err(|error| error.to_string())?)
+    }
+
+    /// A built-in scenario whose past is in a file of its own.
+    fn parse_with_past(text: &str, past: &str) -> Result<Self, String> {
+        let read = |text| serde_json::from_str::<Value>(text).map_err(|error| error.to_string());
+        let mut document = read(text)?;
+        document["history"] = read(past)?;
+        Self::of_document(document)
+    }
+
+    fn of_document(mut document: Value) -> Result<Self, String> {
         if !document.get("gpus").is_some_and(Value::is_array) {
             return Err("has no list \"gpus\"; give one, as [{\"profile\": \"h100\", \"count\": 8}]".into());
         }
@@ -75,6 +131,7 @@ impl DemoScenario {
             workloads,
             local: document.get("local").and_then(Value::as_bool).unwrap_or(false),
             config: document.get("config").and_then(Value::as_str).map(Into::into),
+            past: ScenarioPast::take(&mut document),
             document,
         })
     }

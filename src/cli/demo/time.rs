@@ -46,6 +46,13 @@ impl DemoTime {
         Self::run(driver, page, None)
     }
 
+    /// Starts a new demo clock that shows that time and stands still until [`ClockPage::run`].
+    pub(super) fn stand(driver: &Path, utc: Utc) -> Result<Self, DemoError> {
+        let state = beginning(system_now().boottime, utc, REAL_TIME);
+        let page = ClockPage::create(&driver.join("clock"), PageState { held: true, ..state })?;
+        Self::run(driver, page, None)
+    }
+
     /// Lets time pass as in the recording; at its end, time stops.
     pub(super) fn replay(driver: &Path, speed: u64, span: &RecordingSpan) -> Result<Self, DemoError> {
         let state = beginning(system_now().boottime, Utc(span.head.utc_ns), speed);

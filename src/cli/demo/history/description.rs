@@ -1,0 +1,351 @@
+//! The description of a past in a scenario's file: what ran when on which GPUs, what went wrong, and what was recorded.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::boards::{self, PastBoard};
+use super::times::{DayHours, PastTime, TimeOfDay, Weekdays};
+
+/// The past of a scenario.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HistoryDescription {
+    #[serde(default, rename = "note")]
+    _note: Value,
+    /// Prices and tenants of earlier times, in order; those of the configuration hold where none is given.
+    #[serde(default)]
+    pub(super) settings: Vec<PastSettings>,
+    /// The scenario's own node, and the further ones, which are repeated as often as is asked for.
+    pub(super) nodes: Vec<PastNode>,
+}
+
+/// What was put in force at a time.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PastSettings {
+    #[serde(default, rename = "note")]
+    _note: Value,
+    pub(super) recorded: PastTime,
+    /// As in the configuration, which holds where this is left out; `from` may be a time of the history.
+    pub(super) prices: Option<Value>,
+    pub(super) tenants: Option<Value>,
+}
+
+/// The past of a node.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PastNode {
+    #[serde(default, rename = "note")]
+    _note: Value,
+    /// The configuration of a further node; that of the scenario's own is the demo's.
+    #[serde(default)]
+    pub(super) config: Option<Value>,
+    /// The GPUs of a further node; those of the scenario's own are the scenario's.
+    #[serde(default)]
+    pub(super) gpus: Vec<PastGpus>,
+    /// When the node came and went.
+    pub(super) from: Option<PastTime>,
+    pub(super) to: Option<PastTime>,
+    /// Times without an agent.
+    #[serde(default)]
+    pub(super) gaps: Vec<PastSpan>,
+    /// Times in which the node was off.
+    #[serde(default)]
+    pub(super) off: Vec<PastSpan>,
+    #[serde(default)]
+    pub(super) failures: Vec<PastFailure>,
+    /// GPUs of other nodes that this node accounted for too; they are numbered after its own.
+    #[serde(default)]
+    pub(super) claimed: Vec<ClaimedGpu>,
+    #[serde(default)]
+    pub(super) workloads: Vec<PastWorkload>,
+}
+
+/// GPUs of one board.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PastGpus {
+    pub(super) profile: String,
+    pub(super) count: u32,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PastSpan {
+    pub(super) from: PastTime,
+    pub(super) to: PastTime,
+}
+
+/// A GPU whose hardware had failed.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PastFailure {
+    pub(super) gpu: u32,
+    pub(super) from: PastTime,
+    pub(super) to: PastTime,
+}
+
+/// A GPU that the ledgers of two nodes have.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ClaimedGpu {
+    /// Place of the other node in the list, from 0 on.
+    pub(super) node: usize,
+    pub(super) gpu: u32,
+    pub(super) from: PastTime,
+    pub(super) to: PastTime,
+}
+
+/// What ran again and again, or all the time.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PastWorkload {
+    #[serde(default, rename = "note")]
+    _note: Value,
+    pub(super) holder: PastHolder,
+    pub(super) gpus: Vec<u32>,
+    /// How many of its parts it was granted of each GPU, as 2 and 4 for two replicas of four; without it the whole.
+    #[serde(default)]
+    pub(super) share: Option<[u32; 2]>,
+    /// Whether each GPU has a pod of its own.
+    #[serde(default)]
+    pub(super) replicas: bool,
+    pub(super) from: Option<PastTime>,
+    pub(super) to: Option<PastTime>,
+    /// When it began again; without it, it ran once from begin to end.
+    #[serde(default)]
+    pub(super) runs: Option<PastRuns>,
+    /// Memory on each GPU; 0 means that there was no process.
+    pub(super) memory_gib: u64,
+    /// By how many percent the memory varied while it was busy.
+    #[serde(default)]
+    pub(super) memory_jitter: u64,
+    /// What it did: the first that applies at a time. Where none does, it was idle.
+    #[serde(default)]
+    pub(super) activity: Vec<PastActivity>,
+}
+
+/// Who ran. A pod or job was granted its GPUs; a unit or user held them by a standing grant or by presence.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum PastHolder {
+    Pod {
+        namespace: String,
+        name: String,
+        #[serde(default)]
+        owner_kind: String,
+        #[serde(default)]
+        owner: String,
+    },
+    Job {
+        cluster: String,
+        account: String,
+        user: String,
+        #[serde(default)]
+        partition: String,
+        #[serde(default)]
+        qos: String,
+        /// Number of the first job; the next ones have the next numbers.
+        first: u64,
+    },
+    Unit {
+        unit: String,
+        #[serde(default)]
+        user: Option<String>,
+        #[serde(default)]
+        uid: Option<u32>,
+    },
+    User {
+        user: String,
+        uid: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PastRuns {
+    pub(super) days: Weekdays,
+    pub(super) at: TimeOfDay,
+    pub(super) minutes: u64,
+    /// By how many minutes at most it began later and took longer.
+    #[serde(default)]
+    pub(super) jitter_minutes: u64,
+}
+
+/// What a workload did at certain times; all conditions that are given must hold.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PastActivity {
+    #[serde(default)]
+    pub(super) days: Option<Weekdays>,
+    #[serde(default)]
+    pub(super) hours: Option<DayHours>,
+    /// From so many minutes after the begin of a run on.
+    #[serde(default)]
+    pub(super) after_minutes: Option<u64>,
+    /// In the last so many minutes of a run.
+    #[serde(default)]
+    pub(super) last_minutes: Option<u64>,
+    /// For some minutes in each of so many, at a time of its own for each run.
+    #[serde(default)]
+    pub(super) every_minutes: Option<u64>,
+    #[serde(default)]
+    pub(super) for_minutes: Option<u64>,
+    /// On the first so many of its GPUs.
+    #[serde(default)]
+    pub(super) first_gpus: Option<usize>,
+    /// Percent of the time in which it was busy, and by how many that varied.
+    pub(super) busy: u64,
+    #[serde(default)]
+    pub(super) jitter: u64,
+    /// Memory instead of the workload's.
+    #[serde(default)]
+    pub(super) memory_gib: Option<u64>,
+}
+
+impl HistoryDescription {
+    /// Reads the value of the key `history`.
+    pub(super) fn parse(value: &Value) -> Result<Self, String> {
+        let description: Self = serde_path_to_error::deserialize(value).map_err(|error| {
+            let path = error.path().to_string();
+            let path = if path == "." { "history".to_owned() } else { format!("history.{path}") };
+            format!("{path}: {}", error.into_inner())
+        })?;
+        if description.nodes.is_empty() {
+            return Err("history.nodes: is empty; describe the scenario's own node".to_owned());
+        }
+        Ok(description)
+    }
+
+    /// The boards of each node, where the first has `own`; a node is checked against its boards.
+    ///
+    /// # Errors
+    /// The first mistake, with its key.
+    pub(super) fn boards(&self, own: &[PastGpus]) -> Result<Vec<Vec<&'static PastBoard>>, String> {
+        let mut boards = Vec::with_capacity(self.nodes.len());
+        for (place, node) in self.nodes.iter().enumerate() {
+            let at = format!("history.nodes[{place}]");
+            let given = match place {
+                0 if !node.gpus.is_empty() => {
+                    return Err(format!("{at}.gpus: the first node has the scenario's GPUs; remove the key"));
+                }
+                0 if node.config.is_some() => {
+                    return Err(format!(
+                        "{at}.config: the first node has the demo's configuration; remove the key"
+                    ));
+                }
+                0 => own,
+                _ if node.gpus.is_empty() => {
+                    return Err(format!(
+                        "{at}.gpus: is missing; give a list, as [{{\"profile\": \"h100\", \"count\": 8}}]"
+                    ));
+                }
+                _ => &node.gpus,
+            };
+            let mut list = Vec::new();
+            for PastGpus { profile, count } in given {
+                let board = boards::find(profile).map_err(|problem| format!("{at}.gpus: {problem}"))?;
+                list.extend((0..*count).map(|_| board));
+            }
+            boards.push(list);
+        }
+        for (place, node) in self.nodes.iter().enumerate() {
+            node.check(&boards, place).map_err(|problem| format!("history.nodes[{place}].{problem}"))?;
+        }
+        Ok(boards)
+    }
+}
+
+impl PastNode {
+    fn check(&self, boards: &[Vec<&'static PastBoard>], place: usize) -> Result<(), String> {
+        let mut own = boards[place].clone();
+        for (number, claimed) in self.claimed.iter().enumerate() {
+            let of_other = boards.get(claimed.node).filter(|_| claimed.node != place);
+            let board = of_other.and_then(|boards| boards.get(claimed.gpu as usize)).ok_or_else(|| {
+                format!(
+                    "claimed[{number}]: node {} has no GPU {}, or is this node",
+                    claimed.node, claimed.gpu
+                )
+            })?;
+            own.push(board);
+        }
+        let missing = |gpu: u32| format!("GPU {gpu} does not exist; the node has {}", own.len());
+        for (number, failure) in self.failures.iter().enumerate() {
+            own.get(failure.gpu as usize)
+                .ok_or_else(|| format!("failures[{number}].gpu: {}", missing(failure.gpu)))?;
+        }
+        for (number, workload) in self.workloads.iter().enumerate() {
+            let least = workload.gpus.iter().map(|gpu| own.get(*gpu as usize).ok_or_else(|| missing(*gpu)));
+            let least =
+                least.map(|board| board.map(|board| board.memory_gib)).collect::<Result<Vec<u64>, _>>();
+            let least = least.map_err(|problem| format!("workloads[{number}].gpus: {problem}"))?;
+            let least = least.into_iter().min().unwrap_or(0);
+            workload.check(least).map_err(|problem| format!("workloads[{number}].{problem}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl PastWorkload {
+    /// Checks it for GPUs of which the smallest has so much memory.
+    fn check(&self, memory_gib: u64) -> Result<(), String> {
+        if self.gpus.is_empty() || self.gpus.iter().collect::<BTreeSet<_>>().len() < self.gpus.len() {
+            return Err("gpus: give at least one GPU, each once".to_owned());
+        }
+        if self.share.is_some_and(|[part, whole]| part == 0 || part > whole) {
+            return Err("share: give two numbers, as [1, 4]; the first is at least 1 and at most the second"
+                .to_owned());
+        }
+        let is_granted = matches!(self.holder, PastHolder::Pod { .. } | PastHolder::Job { .. });
+        if self.share.is_some() && !is_granted {
+            return Err(
+                "share: a unit or user holds what attribution.standing grants; remove the key".to_owned()
+            );
+        }
+        if self.replicas && !matches!(self.holder, PastHolder::Pod { .. }) {
+            return Err("replicas: only a pod has replicas; remove the key".to_owned());
+        }
+        if self.runs.is_some_and(|runs| runs.minutes == 0) {
+            return Err("runs.minutes: is 0; give at least 1".to_owned());
+        }
+        check_memory("memory_gib", self.memory_gib, memory_gib)?;
+        check_percent("memory_jitter", self.memory_jitter)?;
+        for (number, activity) in self.activity.iter().enumerate() {
+            activity
+                .check(self.memory_gib, memory_gib)
+                .map_err(|problem| format!("activity[{number}].{problem}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl PastActivity {
+    fn check(&self, usual_gib: u64, memory_gib: u64) -> Result<(), String> {
+        check_percent("busy", self.busy)?;
+        check_percent("jitter", self.jitter)?;
+        let own = self.memory_gib.unwrap_or(usual_gib);
+        check_memory("memory_gib", own, memory_gib)?;
+        if own == 0 && self.busy + self.jitter > 0 {
+            return Err("busy: nothing is busy without a process (memory_gib: 0); give 0".to_owned());
+        }
+        match (self.every_minutes, self.for_minutes) {
+            (None, None) => Ok(()),
+            (Some(every), Some(length)) if 0 < length && length < every => Ok(()),
+            _ => Err("every_minutes: goes with for_minutes, which is shorter; give both, or none".to_owned()),
+        }
+    }
+}
+
+fn check_percent(key: &str, percent: u64) -> Result<(), String> {
+    if percent <= 100 { Ok(()) } else { Err(format!("{key}: {percent} is no percentage; give 0 to 100")) }
+}
+
+fn check_memory(key: &str, gib: u64, most: u64) -> Result<(), String> {
+    if gib <= most {
+        Ok(())
+    } else {
+        Err(format!("{key}: {gib} GiB are more than the {most} GiB of the GPU"))
+    }
+}

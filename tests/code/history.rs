@@ -1,0 +1,363 @@
+//! The past of a demo: its account obeys the laws of an agent's, is what its description says, and is the same in ledger and
+//! exports.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use gpumeter::accounting::billing::{Bill, BillLine, BillRequest, ExactMoney, only_bill};
+use gpumeter::accounting::day_files::{ExportSource, make_bills};
+use gpumeter::accounting::ledger::Reader;
+use gpumeter::cli::demo::{DemoScenario, HistoryExtent, HistoryPaths};
+use gpumeter::model::{Amounts, DAY, MINUTE, Utc};
+use serde_json::{Value, json};
+
+/// 2026-11-28T00:00:00Z, a Saturday: the histories here end with a Friday.
+const END: Utc = Utc(1_795_824_000_000_000_000);
+
+const HOUR: u64 = 60 * MINUTE.0;
+
+/// Prices in EUR, as in a configuration.
+fn prices(rates: Value) -> Value {
+    json!({ "currency": "EUR", "rates": rates })
+}
+
+/// A node with an H100, which the tenant lab has at night, and another one with everything else; and a further node.
+fn scenario() -> Value {
+    json!({
+        "seed": 3,
+        "gpus": [{ "profile": "h100", "count": 2 }],
+        "config": "node: {name: past}\nattribution: {presence: true, standing: [{gpu: 1, fraction: 1/4, user: bob}]}\nprices: {currency: EUR, rates: [{gpu_hour: 2.00}]}\n",
+        "history": {
+            "settings": [
+                { "recorded": "-20d", "prices": prices(json!([{ "gpu_hour": "3.00" }])) },
+                { "recorded": "-6d", "prices": prices(json!([{ "gpu_hour": "2.00" }])) },
+                { "recorded": "-3d 12:00", "prices": prices(json!([{ "gpu_hour": "2.00" }, { "gpu_hour": "2.50", "from": "-4d" }])) }
+            ],
+            "nodes": [
+                {
+                    "gaps": [{ "from": "-2d 21:00", "to": "-2d 23:00" }],
+                    "off": [{ "from": "-7d 10:00", "to": "-7d 10:40" }],
+                    "failures": [{ "gpu": 0, "from": "-5d 22:00", "to": "-4d" }],
+                    "workloads": [
+                        {
+                            "holder": { "job": { "cluster": "c", "account": "lab", "user": "ada", "first": 100 } },
+                            "gpus": [0], "memory_gib": 40, "memory_jitter": 5,
+                            "runs": { "days": "mon-fri", "at": "20:00", "minutes": 600 },
+                            "activity": [{ "last_minutes": 120, "busy": 0 }, { "busy": 90 }]
+                        },
+                        {
+                            "holder": { "user": { "user": "bob", "uid": 7 } },
+                            "gpus": [1], "memory_gib": 10,
+                            "activity": [{ "hours": "8-18", "busy": 60, "jitter": 30 }, { "busy": 0, "memory_gib": 0 }]
+                        },
+                        {
+                            "holder": { "pod": { "namespace": "web", "name": "serve", "owner_kind": "Deployment", "owner": "serve" } },
+                            "gpus": [1], "share": [1, 2], "memory_gib": 20, "memory_jitter": 5,
+                            "activity": [{ "every_minutes": 50, "for_minutes": 7, "busy": 80, "jitter": 20 }, { "busy": 5, "jitter": 5 }]
+                        },
+                        {
+                            "holder": { "pod": { "namespace": "web", "name": "greedy" } },
+                            "gpus": [1], "share": [3, 4], "memory_gib": 8,
+                            "runs": { "days": "wed", "at": "03:10", "minutes": 95, "jitter_minutes": 30 },
+                            "activity": [{ "busy": 50, "jitter": 50 }]
+                        }
+                    ]
+                },
+                {
+                    "config": { "node": { "name": "second", "pool": "spot", "spot": true }, "attribution": { "presence": true } },
+                    "gpus": [{ "profile": "l4", "count": 1 }],
+                    "claimed": [{ "node": 0, "gpu": 1, "from": "-3d", "to": "-2d 12:00" }],
+                    "to": "-1d 12:00",
+                    "workloads": [
+                        { "holder": { "unit": { "unit": "a.service" } }, "gpus": [0, 1], "memory_gib": 9, "activity": [{ "busy": 30, "jitter": 9 }] }
+                    ]
+                }
+            ]
+        }
+    })
+}
+
+/// A written history, and where it is.
+struct Written {
+    directory: tempfile::TempDir,
+}
+
+impl Written {
+    fn new(scenario: &Value, extent: HistoryExtent) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("scenario.json");
+        std::fs::write(&file, scenario.to_string()).unwrap();
+        let scenario = DemoScenario::load(file.to_str().unwrap()).unwrap();
+        let history = scenario.history(&scenario.configuration().unwrap(), extent, END).unwrap();
+        let written = Self { directory };
+        history
+            .write(HistoryPaths { ledger: &written.ledger(), directory: written.directory.path() }, None)
+            .unwrap();
+        written
+    }
+
+    fn ledger(&self) -> PathBuf {
+        self.directory.path().join("ledger.db")
+    }
+
+    fn of_second_node(&self) -> PathBuf {
+        self.directory.path().join("nodes/second/ledger.db")
+    }
+
+    fn bill(&self) -> Bill {
+        ledger_bill(&self.ledger())
+    }
+}
+
+fn ledger_bill(ledger: &Path) -> Bill {
+    Reader::open(ledger).unwrap().bill(&request()).unwrap()
+}
+
+fn request() -> BillRequest {
+    BillRequest { from: Some(Utc(END.0 - 10 * DAY.0)), ..BillRequest::default() }
+}
+
+const TEN_DAYS: HistoryExtent = HistoryExtent { days: 10, nodes: 2, seed: 3 };
+
+static WRITTEN: LazyLock<Written> = LazyLock::new(|| Written::new(&scenario(), TEN_DAYS));
+
+fn lines<'a>(bill: &'a Bill, tenant: &str) -> Vec<&'a BillLine> {
+    bill.lines.iter().filter(|line| line.tenant == tenant).collect()
+}
+
+fn amounts(lines: &[&BillLine]) -> Amounts {
+    let mut sum = Amounts::default();
+    lines.iter().for_each(|line| sum.add(&line.amounts));
+    sum
+}
+
+fn money(lines: &[&BillLine]) -> ExactMoney {
+    ExactMoney::sum(lines.iter().map(|line| line.exact)).unwrap()
+}
+
+#[test]
+fn the_laws_hold_and_each_gpu_is_accounted_for_from_begin_to_end() {
+    for (ledger, gpus) in [(WRITTEN.ledger(), 2), (WRITTEN.of_second_node(), 2)] {
+        let bill = ledger_bill(&ledger);
+        assert!(bill.is_balanced(), "{:?}", bill.reconciliation);
+        assert_eq!(bill.gpus.len(), gpus);
+        for line in &bill.lines {
+            assert!(line.amounts.measured <= line.amounts.used.total(), "{line:?}");
+        }
+    }
+    let bill = WRITTEN.bill();
+    assert_eq!((bill.to, bill.closed_until, bill.simulated), (END, END, true));
+    let held: u64 = bill.lines.iter().map(|line| line.amounts.parts.held()).sum();
+    assert_eq!(held, 2 * 10 * DAY.0);
+    // Who claims three quarters beside a half is in conflict, and it is told.
+    assert!(!bill.claim_conflicts.is_empty());
+    assert!(amounts(&lines(&bill, "bob")).used.beyond > 0, "bob holds a quarter and uses more");
+}
+
+#[test]
+fn the_month_of_a_tenant_is_what_the_description_says() {
+    // The nights from Wednesday the 18th to Friday the 27th: seven of 10 h, and 4 h of the last: held 74 h. Of each night the
+    // last 2 h are idle, but of the last one, which goes on; of the others 0.9 is busy: 0.9 x (7 x 8 h + 4 h), less
+    // 0.9 x 2 h in the gap and 0.9 x 2 h while the GPU had failed.
+    let bill = WRITTEN.bill();
+    let lab = lines(&bill, "lab");
+    let Amounts { parts, used, .. } = amounts(&lab);
+    let tenths = |time: u64| time * 10 / HOUR;
+    assert_eq!(parts.held(), 74 * HOUR);
+    assert_eq!((parts.unmeasured, parts.unavailable), (2 * HOUR, 2 * HOUR));
+    assert_eq!((tenths(used.within), tenths(parts.within)), (504, 504));
+    assert_eq!((used.total() - used.within, tenths(parts.idle)), (0, 196));
+    // 3.00 until the 22nd, 00:15: three nights, 30 h. 2.00 until the 24th: 4 h of Monday's night, of which 2 h unavailable. From
+    // then on the late rate of 2.50: 6 h, three nights and 4 h. 30 x 3 + 2 x 2 + 40 x 2.50 = 194.
+    assert_eq!(money(&lab).floor().0, 194_000_000_000);
+    // Its unavailable time is on the bill of the failure: 2 h at 2.00, and the 40 minutes in which both GPUs were off.
+    let off = 3 * 2 * 40 * 1_000_000_000 / 60;
+    let unavailable = money(&lines(&bill, "__unavailable__")).floor().0;
+    assert_eq!(unavailable, 4_000_000_000 + off);
+    // Eight jobs have a line for each rate and GPU.
+    let jobs: BTreeSet<_> = lab.iter().map(|line| &line.labels["slurm_job_id"]).collect();
+    assert_eq!(jobs.len(), 8);
+}
+
+#[test]
+fn the_same_seed_makes_the_same_bill_to_the_byte_and_another_one_other_gpus() {
+    let short = |seed| Written::new(&scenario(), HistoryExtent { days: 1, nodes: 1, seed });
+    let json = |written: &Written| serde_json::to_string(&ledger_bill(&written.ledger())).unwrap();
+    let (first, again, other) = (short(3), short(3), short(4));
+    assert_eq!(json(&first), json(&again));
+    let uuids = |written: &Written| -> Vec<_> {
+        ledger_bill(&written.ledger()).gpus.iter().map(|gpu| gpu.gpu.uuid.clone()).collect()
+    };
+    assert!(uuids(&first).iter().all(|uuid| !uuids(&other).contains(uuid)));
+    // A longer history is of the same GPUs.
+    assert_eq!(uuids(&first), uuids(&WRITTEN));
+}
+
+#[test]
+fn exports_have_the_bill_of_the_ledgers_but_for_the_gpu_that_two_of_them_have() {
+    let exports = WRITTEN.directory.path().join("exports");
+    let source =
+        ExportSource { directory: &exports, expected: Vec::new(), skip_damaged: false, digests: false };
+    let fleet = make_bills(&source, &request(), |_, _| {}).map(|made| only_bill(made).unwrap()).unwrap();
+    assert!(fleet.is_balanced());
+    let of_ledgers = [WRITTEN.bill(), ledger_bill(&WRITTEN.of_second_node())];
+    for tenant in ["lab", "a.service"] {
+        let own: Vec<&BillLine> = of_ledgers.iter().flat_map(|bill| lines(bill, tenant)).collect();
+        let exported = lines(&fleet, tenant);
+        if tenant == "lab" {
+            assert_eq!((amounts(&exported), money(&exported)), (amounts(&own), money(&own)));
+        } else {
+            assert!(
+                amounts(&exported).parts.held() < amounts(&own).parts.held(),
+                "its claimed GPU is set aside"
+            );
+        }
+    }
+    let conflicts = &fleet.fleet.as_ref().unwrap().conflicts;
+    assert_eq!(conflicts.len(), 2, "the GPU was in two ledgers on two days: {conflicts:?}");
+    let held = amounts(&lines(&fleet, "a.service")).parts.held();
+    assert_eq!(held, 9 * DAY.0 + 12 * HOUR, "the node went at noon of the last day");
+}
+
+#[test]
+fn old_time_is_stored_by_quarter_hours_and_the_last_three_days_by_minutes() {
+    let mut reader = Reader::open(&WRITTEN.ledger()).unwrap();
+    let mut at = |minutes: u64| {
+        let from = Utc(END.0 - 4 * DAY.0 + minutes * MINUTE.0);
+        reader.bill(&BillRequest { from: Some(from), ..request() }).map(|bill| bill.from)
+    };
+    assert!(at(15).is_ok() && at(24 * 60 + 1).is_ok());
+    let refused = at(1).unwrap_err().to_string();
+    assert!(refused.contains("quarter"), "{refused}");
+}
+
+#[test]
+fn a_mistake_in_a_history_is_named_with_its_key() {
+    let problem = |path: &str, value: Value| {
+        let mut document = scenario();
+        let (parent, key) = path.rsplit_once('/').unwrap();
+        let parent = document.pointer_mut(parent).unwrap();
+        match key.parse::<usize>() {
+            Ok(place) => parent[place] = value,
+            Err(_) => parent[key] = value,
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("scenario.json");
+        std::fs::write(&file, document.to_string()).unwrap();
+        let scenario = DemoScenario::load(file.to_str().unwrap()).unwrap();
+        let config = scenario.configuration().unwrap();
+        match scenario.history(&config, TEN_DAYS, END) {
+            Ok(_) => panic!("{path} is accepted"),
+            Err(error) => error.to_string(),
+        }
+    };
+    let own = "/history/nodes/0";
+    for (path, value, expected) in [
+        ("/history/nodes", json!([]), "history.nodes: is empty"),
+        ("/history/nodes", json!(7), "history.nodes: invalid type: integer `7`"),
+        ("/history/gap", json!([]), "history.gap: unknown field `gap`"),
+        (&format!("{own}/gaps"), json!([{ "from": "1d" }]), "history.nodes[0].gaps[0]: missing field `to`"),
+        (
+            &format!("{own}/from"),
+            json!("yesterday"),
+            "history.nodes[0].from: \"yesterday\" is no time of a history",
+        ),
+        (
+            &format!("{own}/gpus"),
+            json!([{ "profile": "h100", "count": 1 }]),
+            "history.nodes[0].gpus: the first node has",
+        ),
+        (
+            &format!("{own}/failures/0/gpu"),
+            json!(2),
+            "history.nodes[0].failures[0].gpu: GPU 2 does not exist; the node has 2",
+        ),
+        (
+            &format!("{own}/workloads/0/gpus"),
+            json!([0, 0]),
+            "history.nodes[0].workloads[0].gpus: give at least one",
+        ),
+        (
+            &format!("{own}/workloads/0/gpus"),
+            json!([9]),
+            "history.nodes[0].workloads[0].gpus: GPU 9 does not exist",
+        ),
+        (
+            &format!("{own}/workloads/0/memory_gib"),
+            json!(80),
+            "history.nodes[0].workloads[0].memory_gib: 80 GiB are more than the 79",
+        ),
+        (
+            &format!("{own}/workloads/0/share"),
+            json!([2, 1]),
+            "history.nodes[0].workloads[0].share: give two numbers",
+        ),
+        (
+            &format!("{own}/workloads/1/share"),
+            json!([1, 2]),
+            "history.nodes[0].workloads[1].share: a unit or user holds",
+        ),
+        (
+            &format!("{own}/workloads/0/replicas"),
+            json!(true),
+            "history.nodes[0].workloads[0].replicas: only a pod",
+        ),
+        (
+            &format!("{own}/workloads/0/runs/days"),
+            json!("funday"),
+            "history.nodes[0].workloads[0].runs.days: \"funday\" are no days",
+        ),
+        (
+            &format!("{own}/workloads/0/runs/minutes"),
+            json!(0),
+            "history.nodes[0].workloads[0].runs.minutes: is 0",
+        ),
+        (
+            &format!("{own}/workloads/0/activity/1/busy"),
+            json!(101),
+            "history.nodes[0].workloads[0].activity[1].busy: 101 is no percentage",
+        ),
+        (
+            &format!("{own}/workloads/1/activity/1/busy"),
+            json!(1),
+            "history.nodes[0].workloads[1].activity[1].busy: nothing is busy without",
+        ),
+        (
+            &format!("{own}/workloads/2/activity/0/for_minutes"),
+            json!(50),
+            "history.nodes[0].workloads[2].activity[0].every_minutes: goes with",
+        ),
+        (
+            &format!("{own}/workloads/2/activity/0/busi"),
+            json!(5),
+            "history.nodes[0].workloads[2].activity[0].busi: unknown field `busi`",
+        ),
+        (&format!("{own}/workloads/0/holder"), json!({ "gang": {} }), "history.nodes[0].workloads[0].holder"),
+        (
+            "/history/nodes/1/gpus",
+            json!([{ "profile": "h900", "count": 1 }]),
+            "history.nodes[1].gpus: a history knows no board \"h900\"",
+        ),
+        ("/history/nodes/1/gpus", json!([]), "history.nodes[1].gpus: is missing"),
+        ("/history/nodes/1/claimed/0/gpu", json!(2), "history.nodes[1].claimed[0]: node 0 has no GPU 2"),
+        ("/history/nodes/1/config", json!({ "nodes": {} }), "history.nodes[1].config"),
+        (
+            "/history/settings/1/recorded",
+            json!("-20d"),
+            "history.settings[1].recorded: is not after the one before",
+        ),
+        ("/history/settings/1/prices", json!({ "rates": [{ "gpu_hour": "x" }] }), "history.settings[1]"),
+    ] {
+        let problem = problem(path, value);
+        assert!(problem.contains(expected), "{path}: {problem}");
+    }
+}
+
+#[test]
+fn a_scenario_without_a_past_refuses_one() {
+    let node = DemoScenario::load("node").unwrap();
+    let config = node.configuration().unwrap();
+    let refused = node.history(&config, TEN_DAYS, END).err().unwrap().to_string();
+    assert!(refused.contains("the scenario has no history"), "{refused}");
+}
