@@ -401,7 +401,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__demo)
-            opts="-h --scenario --web.listen-address --listen --speed --fresh --state-dir --config --otlp-endpoint --web.config.file --web.systemd-socket --dcgm-listen --log-format --help"
+            opts="-h --scenario --web.listen-address --listen --speed --fresh --state-dir --config --otlp-endpoint --history --nodes --seed --web.config.file --web.systemd-socket --dcgm-listen --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -432,6 +432,18 @@ _gpumeter() {
                     return 0
                     ;;
                 --otlp-endpoint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --history)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --nodes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -63,6 +63,9 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l speed -d 'How
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l state-dir -d 'Directory of the demo, instead of $XDG_STATE_HOME/gpumeter/demo: new, empty, or of an earlier demo' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l config -d 'Configuration file, instead of the scenario\'s. For the default web.listen the demo uses 127.0.0.1:9855, for the default web.control control.sock in its directory; a ledger.path outside its directory is refused' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l otlp-endpoint -d 'Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l history -d 'Begin with a past of so many days, such as 60d, in a new ledger and in exports, as the scenario describes it' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l nodes -d 'How many nodes have that past; the demo runs on the first, and the others have ledgers in DIR/nodes' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l seed -d 'Number from which all that looks random in the past follows, and the UUIDs of GPUs; by default the scenario\'s' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l web.config.file -d 'Web configuration file: TLS, users, headers and rate limit in the form of Prometheus\' exporters' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l dcgm-listen -d 'Address where /metrics has dcgm-exporter\'s names, instead of web.dcgm_listen; may be repeated' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l log-format -d 'Format of the log' -r -f -a "text\t''

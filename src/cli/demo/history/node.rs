@@ -133,7 +133,7 @@ impl NodeWriter<'_> {
     /// Records other prices and tenant rules.
     fn decide(&mut self, now: Utc, settings: &Settings) -> Result<(), HistoryError> {
         self.commit(now)?;
-        self.ledger.decide(Decision {
+        self.ledger.decide(&Decision {
             book: Some(settings.book.clone()),
             rules: Some(Arc::clone(&settings.rules)),
             decided: BOOTED_BEFORE + settings.recorded.max(self.from).since(self.from),
