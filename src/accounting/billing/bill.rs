@@ -508,15 +508,10 @@ impl Bill {
         let by_gpu: Vec<ExactMoney> = self.gpus.iter().map(BillGpu::exact).collect::<Result<_, _>>()?;
         let by_line: Vec<ExactMoney> = self.lines.iter().map(|line| line.exact).collect();
         if self.currency.is_some() {
-            for (gpu, money) in self.gpus.iter_mut().zip(round_together(&by_gpu, 1)?) {
+            for (gpu, money) in self.gpus.iter_mut().zip(round_together(&by_gpu)?) {
                 gpu.money = Some(money);
             }
-            let energy: Vec<ExactMoney> = self.lines.iter().map(|line| line.exact_energy).collect();
-            let rounded = round_together(&by_line, 1)?.into_iter().zip(round_together(&energy, 1)?);
-            for (line, (money, energy)) in self.lines.iter_mut().zip(rounded) {
-                line.money = Some(money);
-                line.energy_money = line.rates.energy.filter(|_| line.has_energy).map(|_| energy);
-            }
+            self.round_lines(|line| line.rates.energy.is_some() && line.has_energy)?;
         }
         self.add_up_rates()?;
         let (gpu_money, line_money) = (ExactMoney::sum(by_gpu)?, ExactMoney::sum(by_line)?);
@@ -530,6 +525,21 @@ impl Bill {
             line_money: line_money.floor(),
             imbalance_money: Money(difference.0 + i128::from(difference.0 >= 0 && rest > 0)),
         };
+        Ok(())
+    }
+
+    /// Sets the money of lines that is shown; `has_energy_money` where a line has some for energy.
+    pub(super) fn round_lines(
+        &mut self,
+        has_energy_money: impl Fn(&BillLine) -> bool,
+    ) -> Result<(), MoneyOverflow> {
+        let exact: Vec<ExactMoney> = self.lines.iter().map(|line| line.exact).collect();
+        let energy: Vec<ExactMoney> = self.lines.iter().map(|line| line.exact_energy).collect();
+        let rounded = round_together(&exact)?.into_iter().zip(round_together(&energy)?);
+        for (line, (money, energy)) in self.lines.iter_mut().zip(rounded) {
+            line.money = Some(money);
+            line.energy_money = has_energy_money(line).then_some(energy);
+        }
         Ok(())
     }
 
@@ -582,6 +592,15 @@ impl Bill {
         self.partial = true;
     }
 
+    /// Takes all lines out; their rates stay, without sums, and their terms.
+    pub fn take_lines(&mut self) -> Vec<BillLine> {
+        let (lines, terms) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.terms));
+        let is_partial = self.partial;
+        self.keep_lines(|_| false);
+        (self.partial, self.terms) = (is_partial, terms);
+        lines
+    }
+
     /// Removes what is known of tenants that have no line.
     pub fn keep_tenants(&mut self) {
         let tenants: BTreeSet<&str> = self.lines.iter().map(|line| &*line.tenant).collect();
@@ -605,7 +624,7 @@ impl Bill {
             ExactMoney::sum(self.lines.iter().filter(|line| is_spread(line)).map(|line| line.exact))?;
         let weight = |line: &BillLine| if line.tenant.starts_with(RESERVED) { 0 } else { line.charged.0 };
         let weights: Vec<u64> = self.lines.iter().map(weight).collect();
-        let shares = round_together(&spread.divide(&weights)?, 1)?;
+        let shares = round_together(&spread.divide(&weights)?)?;
         // Without a tenant that is charged there is nobody to pay.
         if weights.iter().all(|weight| *weight == 0) {
             return Ok(());
@@ -615,7 +634,7 @@ impl Bill {
             .iter()
             .map(|line| if is_spread(line) { line.exact } else { ExactMoney::ZERO })
             .collect();
-        for ((line, share), own) in self.lines.iter_mut().zip(shares).zip(round_together(&own, 1)?) {
+        for ((line, share), own) in self.lines.iter_mut().zip(shares).zip(round_together(&own)?) {
             line.spread = Some(Money(share.0 - own.0));
         }
         Ok(())
@@ -682,7 +701,7 @@ impl Bill {
             (rate.slot, rate.energy, rate.money) = (slot, energy, money);
             // The lines of a rate sum to what it has.
             let (lines, exact): (Vec<_>, Vec<_>) = emissions.remove(&rate.id).into_iter().flatten().unzip();
-            for (line, grams) in lines.into_iter().zip(round_to(&exact, 1, money.0)) {
+            for (line, grams) in lines.into_iter().zip(round_to(&exact, money.0)) {
                 line.emissions = Some(grams);
             }
         }
@@ -697,7 +716,7 @@ fn round_rates(rates: &[BillRate], exact: &[ExactMoney]) -> Result<Vec<Money>, M
     for unit in units {
         let places: Vec<usize> = (0..rates.len()).filter(|place| rates[*place].unit == unit).collect();
         let of_unit: Vec<ExactMoney> = places.iter().map(|place| exact[*place]).collect();
-        for (place, money) in places.into_iter().zip(round_together(&of_unit, 1)?) {
+        for (place, money) in places.into_iter().zip(round_together(&of_unit)?) {
             rounded[place] = money;
         }
     }

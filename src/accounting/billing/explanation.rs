@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bill::{Bill, BillLine};
 use super::json::{self, GpuIdJson};
+use super::schedule::Recorded;
 use crate::model::{
     ActivitySource, Fraction, GpuId, Grade, HolderId, HoldingSource, Method, Nanoseconds, Parts, Use, Utc,
 };
@@ -35,20 +36,11 @@ impl Explanation {
     /// records and neighbours.
     pub fn of_bill(mut bill: Bill) -> Self {
         let usage = bill.fleet.as_mut().map(|fleet| std::mem::take(&mut fleet.usage)).unwrap_or_default();
-        let lines = std::mem::take(&mut bill.lines);
-        let (rates, terms) = (bill.rates.clone(), bill.terms.clone());
-        bill.keep_lines(|_| false);
-        (bill.partial, bill.rates, bill.terms) = (false, rates, terms);
-        let lines = lines.into_iter().map(|line| ExplainedLine {
-            line,
-            first_seen: None,
-            started: None,
-            holding: None,
-            spans: Vec::new(),
-            tenancies: Vec::new(),
-        });
+        let rates = bill.rates.clone();
+        let lines = bill.take_lines();
+        (bill.partial, bill.rates) = (false, rates);
         Self {
-            lines: lines.collect(),
+            lines: lines.into_iter().map(|line| ExplainedLine::new(line, Vec::new())).collect(),
             usage,
             gpus: Vec::new(),
             clock_steps: Vec::new(),
@@ -76,6 +68,13 @@ pub struct ExplainedLine {
     pub spans: Vec<LineSpan>,
     /// Why it is on the bill of its tenant.
     pub tenancies: Vec<Tenancy>,
+}
+
+impl ExplainedLine {
+    /// A line with its minutes, and nothing else that is known of it.
+    pub(super) const fn new(line: BillLine, spans: Vec<LineSpan>) -> Self {
+        Self { line, first_seen: None, started: None, holding: None, spans, tenancies: Vec::new() }
+    }
 }
 
 /// A holding at the end of the account.
@@ -139,6 +138,12 @@ pub struct RulesVersion {
     pub begin: Utc,
     #[serde(with = "json::time")]
     pub recorded: Utc,
+}
+
+impl RulesVersion {
+    pub const fn new<E>(recorded: &Recorded<E>) -> Self {
+        Self { id: recorded.id, begin: recorded.begin, recorded: recorded.recorded }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

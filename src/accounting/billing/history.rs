@@ -200,7 +200,8 @@ impl HistoryDraft {
 
     /// What was found: the lines, the use of workloads, and the events of each GPU by UUID.
     pub fn finish(self) -> (Vec<ExplainedLine>, Vec<WorkloadUsage>, BTreeMap<String, Vec<GpuEvent>>) {
-        let lines: Vec<ExplainedLine> = self.lines.into_iter().map(LineDraft::finish).collect();
+        let lines: Vec<ExplainedLine> =
+            self.lines.into_iter().map(|one| ExplainedLine::new(one.line, one.spans)).collect();
         let events = self.gpus.into_iter().map(|(uuid, gpu)| (uuid, gpu.events)).collect();
         (lines, self.usage.finish(), events)
     }
@@ -252,17 +253,6 @@ impl LineDraft {
                 && !row.holder.is_within(own)
         };
         rows.iter().filter(is_other).map(|row| row.amounts.parts.held()).sum()
-    }
-
-    fn finish(self) -> ExplainedLine {
-        ExplainedLine {
-            line: self.line,
-            first_seen: None,
-            started: None,
-            holding: None,
-            spans: self.spans,
-            tenancies: Vec::new(),
-        }
     }
 }
 

@@ -132,21 +132,19 @@ impl ExactMoney {
     }
 }
 
-/// Rounds amounts to multiples of `unit` nano-units, so that they sum to their exact sum rounded down: each is rounded down,
-/// and the largest fractions are raised, ties in order.
+/// Rounds amounts to whole nano-units, so that they sum to their exact sum rounded down: each is rounded down, and the largest
+/// fractions are raised, ties in order.
 ///
 /// # Errors
 /// The sum does not fit.
-pub fn round_together(amounts: &[ExactMoney], unit: u32) -> Result<Vec<Money>, MoneyOverflow> {
-    let total = ExactMoney::sum(amounts.iter().copied())?;
-    Ok(round_to(amounts, unit, total.0.div_euclid(i128::from(unit) * HOUR)))
+pub fn round_together(amounts: &[ExactMoney]) -> Result<Vec<Money>, MoneyOverflow> {
+    Ok(round_to(amounts, ExactMoney::sum(amounts.iter().copied())?.floor().0))
 }
 
 /// Like `round_together`, but the results sum to `total`, which may exceed the exact sum by less than one unit.
-pub(super) fn round_to(amounts: &[ExactMoney], unit: u32, total: i128) -> Vec<Money> {
-    let (unit, part) = (i128::from(unit), i128::from(unit) * HOUR);
-    let quotas = amounts.iter().map(|amount| (amount.0.div_euclid(part), amount.0.rem_euclid(part)));
-    largest_remainder(quotas, total).into_iter().map(|digits| Money(digits * unit)).collect()
+pub(super) fn round_to(amounts: &[ExactMoney], total: i128) -> Vec<Money> {
+    let quotas = amounts.iter().map(|amount| (amount.0.div_euclid(HOUR), amount.0.rem_euclid(HOUR)));
+    largest_remainder(quotas, total).into_iter().map(Money).collect()
 }
 
 #[cfg(test)]
@@ -172,14 +170,13 @@ mod tests {
     #[test]
     fn the_largest_fraction_is_raised_first_and_ties_go_in_order() {
         let nano = |parts: &[i128]| parts.iter().map(|part| ExactMoney(part * HOUR / 10)).collect::<Vec<_>>();
-        let rounded = |parts: &[i128], unit| {
-            round_together(&nano(parts), unit).unwrap().iter().map(|money| money.0).collect::<Vec<_>>()
+        let rounded = |parts: &[i128]| {
+            round_together(&nano(parts)).unwrap().iter().map(|money| money.0).collect::<Vec<_>>()
         };
-        assert_eq!(rounded(&[14, 16, 10], 1), [1, 2, 1]);
-        assert_eq!(rounded(&[15, 15], 1), [2, 1]);
-        assert_eq!(rounded(&[-5, -5], 1), [0, -1]);
-        assert_eq!(rounded(&[14_000, 16_000], 1_000), [1_000, 2_000]);
-        assert_eq!(rounded(&[], 1), [0_i128; 0]);
+        assert_eq!(rounded(&[14, 16, 10]), [1, 2, 1]);
+        assert_eq!(rounded(&[15, 15]), [2, 1]);
+        assert_eq!(rounded(&[-5, -5]), [0, -1]);
+        assert_eq!(rounded(&[]), [0_i128; 0]);
     }
 
     #[test]
@@ -197,16 +194,14 @@ mod tests {
         #[test]
         fn rounded_amounts_sum_to_the_rounded_sum_and_parts_are_whole(
             amounts in prop::collection::vec(-(1_i128 << 100)..1_i128 << 100, 0..20),
-            unit in 1_u32..=1_000_000_000,
         ) {
             let exact: Vec<ExactMoney> = amounts.iter().map(|amount| ExactMoney(*amount)).collect();
-            let part = i128::from(unit) * HOUR;
-            let rounded = round_together(&exact, unit).unwrap();
+            let rounded = round_together(&exact).unwrap();
             let sum: Money = rounded.iter().copied().sum();
-            prop_assert_eq!(sum.0, amounts.iter().sum::<i128>().div_euclid(part) * i128::from(unit));
+            prop_assert_eq!(sum.0, amounts.iter().sum::<i128>().div_euclid(HOUR));
             for (exact, rounded) in exact.iter().zip(rounded) {
-                let floor = exact.0.div_euclid(part) * i128::from(unit);
-                prop_assert!(rounded.0 == floor || rounded.0 == floor + i128::from(unit));
+                let floor = exact.0.div_euclid(HOUR);
+                prop_assert!(rounded.0 == floor || rounded.0 == floor + 1);
                 let (nano, rest) = exact.into_parts();
                 prop_assert_eq!(ExactMoney::from_parts(nano, rest), Ok(*exact));
             }

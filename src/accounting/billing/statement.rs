@@ -14,7 +14,7 @@ use super::bill::{Bill, BillLine, BillRate};
 use super::day::ExportedFile;
 use super::explanation::RulesVersion;
 use super::json;
-use super::money::{ExactMoney, MoneyOverflow, round_together};
+use super::money::{ExactMoney, MoneyOverflow};
 use crate::model::{HolderId, Money, RESERVED, Utc, hexadecimal};
 
 /// A document in a directory of statements.
@@ -218,13 +218,7 @@ fn derive(bill: &mut Bill) -> Result<(), MoneyOverflow> {
         for line in &mut bill.lines {
             derive_line(line, &rates)?;
         }
-        let exact: Vec<ExactMoney> = bill.lines.iter().map(|line| line.exact).collect();
-        let energy: Vec<ExactMoney> = bill.lines.iter().map(|line| line.exact_energy).collect();
-        let rounded = round_together(&exact, 1)?.into_iter().zip(round_together(&energy, 1)?);
-        for (line, (money, energy)) in bill.lines.iter_mut().zip(rounded) {
-            line.money = Some(money);
-            line.energy_money = line.energy_money.map(|_| energy);
-        }
+        bill.round_lines(|line| line.energy_money.is_some())?;
     }
     let line_money = ExactMoney::sum(bill.lines.iter().map(|line| line.exact))?.floor();
     let gpu_money: Money = bill.gpus.iter().filter_map(|gpu| gpu.money).sum();

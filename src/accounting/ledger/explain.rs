@@ -61,16 +61,13 @@ pub(super) fn explain(connection: &Connection, request: &BillRequest) -> Result<
 
 /// The lines that are asked for, and the bill with their rates and terms and without sums.
 fn select(mut bill: Bill, filter: &LineFilter) -> (Bill, Vec<BillLine>) {
-    let mut lines = std::mem::take(&mut bill.lines);
+    let mut lines = bill.take_lines();
     filter.retain(&mut lines);
     let rates = lines.iter().flat_map(|line| [line.rates.time, line.rates.energy, line.rates.carbon]);
     let rates: BTreeSet<i64> = rates.flatten().collect();
     let terms: BTreeSet<i64> = lines.iter().filter_map(|line| line.rates.terms).collect();
-    let (is_partial, all_terms) = (bill.partial, std::mem::take(&mut bill.terms));
-    bill.keep_lines(|_| false);
-    bill.partial = is_partial;
     bill.rates.retain(|rate| rates.contains(&rate.id));
-    bill.terms = all_terms.into_iter().filter(|one| terms.contains(&one.id)).collect();
+    bill.terms.retain(|one| terms.contains(&one.id));
     (bill, lines)
 }
 
@@ -132,7 +129,7 @@ impl StoredAccount<'_> {
         Tenancy {
             from,
             to,
-            version: version.map(|it| RulesVersion { id: it.id, begin: it.begin, recorded: it.recorded }),
+            version: version.map(RulesVersion::new),
             basis: basis(&self.holder(&line.holder), self.rules.rules(from)),
         }
     }

@@ -131,10 +131,8 @@ impl Reader {
     pub fn rules_between(&self, from: Utc, to: Utc) -> Result<Vec<RulesVersion>, Error> {
         let (_, schedule) = self.read("list its tenant rules", history::load)?;
         let times = [from].into_iter().chain(schedule.changes_between(from, to));
-        let mut versions: Vec<RulesVersion> = times
-            .filter_map(|at| schedule.in_force(at))
-            .map(|it| RulesVersion { id: it.id, begin: it.begin, recorded: it.recorded })
-            .collect();
+        let mut versions: Vec<RulesVersion> =
+            times.filter_map(|at| schedule.in_force(at)).map(RulesVersion::new).collect();
         versions.dedup_by_key(|version| version.id);
         Ok(versions)
     }
