@@ -17,7 +17,7 @@ mod job_sum;
 mod line_id;
 mod progress;
 mod split;
-mod text;
+pub(super) mod text;
 pub(super) mod view;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +26,7 @@ use clap::Args;
 use jiff::ToSpan;
 use jiff::civil::Date;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
 
 pub(super) use self::job_report::zone;
 use self::progress::ProgressMeter;
@@ -203,12 +204,15 @@ impl BillCommand {
     }
 
     fn printed(&self, bills: &[Bill]) -> Result<String, Failure> {
-        Ok(if self.json {
-            serde_json::to_string_pretty(&BillsJson(bills)).map_err(Failure::found)? + "\n"
-        } else {
-            view::print_bills(bills, &self.by, &BillView::default(), self.csv, self.html)?
-        })
+        if self.json {
+            return json_text(&BillsJson(bills));
+        }
+        view::print_bills(bills, &self.by, &BillView::default(), self.csv, self.html)
     }
+}
+
+fn json_text(value: &impl Serialize) -> Result<String, Failure> {
+    Ok(serde_json::to_string_pretty(value).map_err(Failure::found)? + "\n")
 }
 
 /// Prints the tenants that are over their budget, and fails if there are any.

@@ -44,9 +44,9 @@ impl LedgerCommand {
             None => read_config(self.config.as_ref())?.ledger.path,
         };
         let done = match &self.action {
-            LedgerAction::Snapshot { file } => ledger::snapshot(&path, file).map(|done| done.to_string()),
-            LedgerAction::Compact => ledger::compact(&path).map(|done| done.to_string()),
-            LedgerAction::Restore { to } => ledger::restore(&path, *to).map(|done| done.to_string()),
+            LedgerAction::Snapshot { file } => ledger::snapshot(&path, file),
+            LedgerAction::Compact => ledger::compact(&path),
+            LedgerAction::Restore { to } => ledger::restore(&path, *to),
         };
         print(&done.map_err(Failure::wrong)?)
     }

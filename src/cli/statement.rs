@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use rustix::process::geteuid;
 
+use super::bill::text::counted;
 use super::bill::{check_unowned, days_of, fleet_bills, in_one_currency, request_of};
 use super::socket::AgentSocket;
 use super::{Failure, print};
@@ -306,8 +307,7 @@ fn told_of_statement(statement: &Statement) -> String {
     let total = view::amount(bill.reconciliation.line_money, bill.currency.as_deref());
     let credits = match credits.len() {
         0 => String::new(),
-        1 => ", 1 credit".to_owned(),
-        count => format!(", {count} credits"),
+        count => format!(", {}", counted(count as u64, "credit")),
     };
     format!("statement {number}, {}, {total}{credits}", view::whose(bill))
 }

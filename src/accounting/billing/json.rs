@@ -133,7 +133,7 @@ impl LineFields {
     }
 
     fn money(&mut self, name: &str) -> Result<Option<Money>, String> {
-        parse_optional_money(self.optional(name)?)
+        self.optional(name)?.map(parse_money).transpose()
     }
 
     /// Money and what it was before it was rounded, which a text that a person wrote may lack.
@@ -220,32 +220,42 @@ impl LineFields {
     }
 }
 
-/// A module for `#[serde(with)]`: a value as the text that `print` makes of it and `parse` reads.
+/// Modules for `#[serde(with)]`: a value, and one that may be null, as the text that `print` makes of it and `parse` reads.
 macro_rules! as_text {
-    ($(#[$doc:meta])* $name:ident, $value:ty, $print:path, $parse:path) => {
-        $(#[$doc])*
+    ($name:ident, $optional:ident, $value:ty, $print:path, $parse:path) => {
         pub(crate) mod $name {
             use serde::{Deserialize, Deserializer, Serializer};
 
             pub(crate) fn serialize<S: Serializer>(value: &$value, to: S) -> Result<S::Ok, S::Error> {
-                to.serialize_some(&$print(*value))
+                to.serialize_str(&$print(*value))
             }
 
             pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<$value, D::Error> {
                 $parse(Deserialize::deserialize(from)?).map_err(serde::de::Error::custom)
             }
         }
+
+        pub(crate) mod $optional {
+            use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+            pub(crate) fn serialize<S: Serializer>(value: &Option<$value>, to: S) -> Result<S::Ok, S::Error> {
+                value.map($print).serialize(to)
+            }
+
+            pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+                from: D,
+            ) -> Result<Option<$value>, D::Error> {
+                let text = Option::deserialize(from)?;
+                text.map($parse).transpose().map_err(serde::de::Error::custom)
+            }
+        }
     };
 }
 
-as_text!(/// A time in RFC 3339.
-    time, crate::model::Utc, super::print_time, super::parse_time);
-as_text!(/// A time in RFC 3339, or null.
-    optional_time, Option<crate::model::Utc>, super::print_optional_time, super::parse_optional_time);
-as_text!(/// Money as a decimal with nine places.
-    money, crate::model::Money, super::print_money, super::parse_money);
-as_text!(/// Money as a decimal, or null.
-    optional_money, Option<crate::model::Money>, super::print_optional_money, super::parse_optional_money);
+// A time in RFC 3339, and money as a decimal with nine places.
+as_text!(time, optional_time, crate::model::Utc, super::print_time, super::parse_time);
+as_text!(money, optional_money, crate::model::Money, super::print_money, super::parse_money);
+
 fn print_time(at: Utc) -> String {
     at.to_string()
 }
@@ -254,14 +264,6 @@ fn parse_time(text: String) -> Result<Utc, String> {
     let time = text.parse::<jiff::Timestamp>().ok();
     let time = time.and_then(|time| Utc::try_from(time).ok());
     time.ok_or_else(|| format!("{text:?} is not a time in RFC 3339"))
-}
-
-fn print_optional_time(at: Option<Utc>) -> Option<String> {
-    at.map(print_time)
-}
-
-fn parse_optional_time(text: Option<String>) -> Result<Option<Utc>, String> {
-    text.map(parse_time).transpose()
 }
 
 /// Money as a decimal with nine places.
@@ -281,14 +283,6 @@ pub(super) fn parse_money(text: String) -> Result<Money, String> {
     nano.map(|nano| Money(sign * nano)).ok_or_else(|| {
         format!("{text:?} is not an amount of money; amounts have nine decimals, as 1.500000000")
     })
-}
-
-fn print_optional_money(money: Option<Money>) -> Option<String> {
-    money.map(print_money)
-}
-
-fn parse_optional_money(text: Option<String>) -> Result<Option<Money>, String> {
-    text.map(parse_money).transpose()
 }
 
 #[cfg(test)]

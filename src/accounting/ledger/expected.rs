@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::column::{loaded, put, rows, stored};
 use super::error::{Cause, Error};
+use super::migration::last_commit;
 use super::{owner, xids};
 use crate::accounting::batches::Expected;
 use crate::model::{Attachment, GpuId, Nanoseconds, Utc};
@@ -83,12 +84,12 @@ fn forget_gpu(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> 
 
 /// Account time of a moment of that boot; the last commit where the boot's offset is not stored.
 fn account_time(connection: &Connection, boot_id: &str, boottime: Nanoseconds) -> Result<Utc, Cause> {
-    let last = connection.query_row("SELECT last_commit_ns FROM ledger", [], |row| loaded(row, 0))?;
+    let last = last_commit(connection)?;
     let offset = connection
         .query_row("SELECT offset_ns FROM boot WHERE boot_id = ?1 AND boot_id <> ''", [boot_id], |row| {
             row.get(0)
         })
         .optional()?;
     let now = offset.map_or(0, |offset| boottime.0.saturating_add_signed(offset));
-    Ok(Utc(now.max(last)))
+    Ok(last.max(Utc(now)))
 }

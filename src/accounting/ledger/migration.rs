@@ -7,7 +7,6 @@
 //! A released migration is never changed; another one follows it. It may replace tables, since foreign keys are not enforced
 //! while it runs, and it keeps the keys that other tables refer to.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -117,42 +116,16 @@ fn copy_to(from: &Connection, to: &mut Connection) -> Result<(), Cause> {
     }
 }
 
-/// Result of [`restore`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restored {
-    pub path: PathBuf,
-    /// Its schema version now.
-    pub version: i64,
-    /// Time of its last commit.
-    pub until: Utc,
-    pub replaced: PathBuf,
-    /// Time of the last commit of the replaced ledger.
-    pub replaced_until: Utc,
-}
-
-impl fmt::Display for Restored {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, version, until, replaced, replaced_until } = self;
-        writeln!(f, "{}: restored as it was at {until}, schema version {version}", path.display())?;
-        writeln!(
-            f,
-            "not in the restored ledger: {until} to {replaced_until}; the replaced ledger is {}",
-            replaced.display()
-        )?;
-        writeln!(f, "start the release that knows version {version}; a newer one upgrades the ledger again")
-    }
-}
-
 /// Replaces a ledger that no agent is using by a copy that an upgrade saved: the newest of an older version, or that of
-/// version `to`. The present ledger is copied the same way, so it can be restored too.
+/// version `to`. The present ledger is copied the same way, so it can be restored too. Returns what was done, in words.
 ///
 /// # Errors
 /// A running agent owns the ledger; the file is no ledger; there is no such copy; the disk.
-pub fn restore(path: &Path, to: Option<i64>) -> Result<Restored, Error> {
+pub fn restore(path: &Path, to: Option<i64>) -> Result<String, Error> {
     restore_copy(path, to).map_err(|cause| cause.at(path, "restore the ledger"))
 }
 
-fn restore_copy(path: &Path, to: Option<i64>) -> Result<Restored, Cause> {
+fn restore_copy(path: &Path, to: Option<i64>) -> Result<String, Cause> {
     let (path, _lock, mut connection) = owner::open_unused(path)?;
     let present = schema::ledger_version(&connection)?;
     let copies = copies(&path)?;
@@ -170,7 +143,13 @@ fn restore_copy(path: &Path, to: Option<i64>) -> Result<Restored, Cause> {
     let replaced = save_copy(&connection, &path, present)?;
     copy_to(&copy, &mut connection)?;
     connection.close().map_err(|(_, error)| error)?;
-    Ok(Restored { path, version, until, replaced, replaced_until })
+    Ok(format!(
+        "{}: restored as it was at {until}, schema version {version}\n\
+         not in the restored ledger: {until} to {replaced_until}; the replaced ledger is {}\n\
+         start the release that knows version {version}; a newer one upgrades the ledger again\n",
+        path.display(),
+        replaced.display()
+    ))
 }
 
 /// The versions of the copies beside the ledger, in order.
@@ -187,8 +166,9 @@ fn copies(path: &Path) -> Result<Vec<i64>, Cause> {
     Ok(versions)
 }
 
-pub(super) fn last_commit(connection: &Connection) -> Result<Utc, Cause> {
-    Ok(connection.query_row("SELECT last_commit_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?)
+pub(super) fn last_commit(connection: &Connection) -> rusqlite::Result<Utc> {
+    let sql = "SELECT last_commit_ns FROM ledger";
+    connection.prepare_cached(sql)?.query_row([], |row| Ok(Utc(loaded(row, 0)?)))
 }
 
 #[cfg(test)]

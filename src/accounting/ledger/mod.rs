@@ -40,17 +40,17 @@ mod write;
 mod xids;
 
 pub use close::{ClosedBill, close_period};
-pub use compact::{Compacted, compact};
+pub use compact::compact;
 pub use error::{Cause, Error};
 pub use expected::{InventoryRow, forget};
 pub use files::{check_not_emptied, check_unowned};
-pub use migration::{Restored, restore};
+pub use migration::restore;
 pub use owner::{Ledger, Opening};
 pub use partial_commit::PartialCommit;
 pub use queue::{LedgerQueue, Pressure};
 pub use reader::Reader;
 pub use retention::Retention;
-pub use snapshot::{LedgerCopy, snapshot};
+pub use snapshot::snapshot;
 pub use statements::{
     ClosedPeriod, PendingOrder, RecordProblem, RecordedDocument, RecordedDocuments, StatementOrder,
     record_statement,

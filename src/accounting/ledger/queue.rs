@@ -30,8 +30,6 @@ pub struct LedgerQueue {
 pub struct Pressure {
     /// Windows that wait now.
     pub windows: usize,
-    /// Windows merged within one minute since the agent started; nothing is lost.
-    pub joined: u64,
     /// Windows merged with one of another minute since the agent started; above 0 the account is coarse and its counters are
     /// behind.
     pub merged: u64,
@@ -133,11 +131,8 @@ impl QueuedWork {
             queue.drop_settled_spans(closed.settlement.to);
             queue.closed.push(closed);
             while queue.closed.len() > LedgerQueue::WINDOWS {
-                match merge_best_pair(&mut queue.closed) {
-                    Some(false) => self.pressure.joined += 1,
-                    Some(true) => self.pressure.merged += 1,
-                    None => break,
-                }
+                let Some(is_coarse) = merge_best_pair(&mut queue.closed) else { break };
+                self.pressure.merged += u64::from(is_coarse);
             }
         }
         for resumed in batch.resumed {
@@ -374,7 +369,6 @@ mod tests {
         let (batch, within) = stuck(&queue, 900, |_| "user:a");
         assert_eq!(within, (0..900).sum::<u64>());
         assert!(batch.closed.iter().all(|closed| !closed.coarse));
-        assert!(queue.pressure().joined > 0);
         assert_eq!(queue.pressure().merged, 0);
         let (batch, within) = stuck(&queue, 2000, |_| "user:a");
         assert_eq!(within, (0..2000).sum::<u64>());

@@ -12,6 +12,7 @@ use super::amounts::{ACCOUNT, names};
 use super::billing::closed_until;
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
+use super::migration::last_commit;
 use super::owner::Ledger;
 use super::rolled::RolledTime;
 use super::write::{ACCOUNT_SUMS, MINUTE_SUMS};
@@ -97,10 +98,8 @@ impl Ledger {
     /// The next step, and which rows are rolled up and deleted from then on.
     fn next_step(&self, retention: Retention) -> rusqlite::Result<Option<(RolledTime, RetentionStep)>> {
         let connection = &self.connection;
-        let now = connection
-            .prepare_cached("SELECT last_commit_ns FROM ledger")?
-            .query_row([], |row| loaded(row, 0))?;
-        let before = |span: Nanoseconds| Utc(now.saturating_sub(span.0)).floor(QUARTER_HOUR);
+        let now = last_commit(connection)?;
+        let before = |span: Nanoseconds| Utc(now.0.saturating_sub(span.0)).floor(QUARTER_HOUR);
         let mut rolled = self.state.rolled;
         let delete_before = before(retention.quarter_hours);
         if first_minute(connection, Utc(0))?.is_some_and(|first| first < delete_before) {

@@ -10,6 +10,7 @@ use super::billing::{closed_until, load_gpus};
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
+use super::migration::last_commit;
 use super::owner::Ledger;
 use super::{node, owner};
 use crate::accounting::billing::chain;
@@ -236,11 +237,10 @@ fn record(path: &Path, order: &StatementOrder) -> Result<Utc, Cause> {
 
 fn execute(connection: &mut Connection, order: &StatementOrder) -> Result<Utc, Cause> {
     let transaction = connection.transaction()?;
-    let last_commit: u64 =
-        transaction.query_row("SELECT last_commit_ns FROM ledger", [], |row| loaded(row, 0))?;
+    let now = last_commit(&transaction)?;
     let at = match order {
-        StatementOrder::Close(period) => close(&transaction, period, Utc(last_commit))?,
-        StatementOrder::Record(document) => record_document(&transaction, document, Utc(last_commit))?,
+        StatementOrder::Close(period) => close(&transaction, period, now)?,
+        StatementOrder::Record(document) => record_document(&transaction, document, now)?,
     };
     transaction.commit()?;
     Ok(at)

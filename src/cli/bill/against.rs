@@ -6,8 +6,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::job_report::zone;
-use super::text::begin;
-use super::{BillSource, Failure, print, print_data};
+use super::text::{begin, counted};
+use super::{BillSource, Failure, json_text, print, print_data};
 use crate::accounting::billing::{
     Bill, ComparedJob, JobComparison, LineDetail, LineFilter, compare_jobs, parse_sacct,
 };
@@ -70,7 +70,7 @@ impl AgainstOptions {
                 tolerance_seconds: self.tolerance,
                 comparison: &comparison,
             };
-            print_data(&(serde_json::to_string_pretty(&all).map_err(Failure::found)? + "\n"))?;
+            print_data(&json_text(&all)?)?;
         } else {
             print(&text::report(&report(bill, &comparison, self.tolerance)))?;
         }
@@ -99,7 +99,7 @@ fn report(bill: &Bill, comparison: &JobComparison, tolerance: u32) -> Report {
     if count > 0 {
         report.parts.push(ReportPart::Table("GPU time in seconds\n".to_owned(), table(&differing)));
     }
-    let differ = if count == 1 { "1 job differs".to_owned() } else { format!("{count} jobs differ") };
+    let differ = format!("{} differ{}", counted(count as u64, "job"), if count == 1 { "s" } else { "" });
     report.parts.push(ReportPart::Note(format!(
         "{differ} by more than {tolerance} s per GPU or in their account, {} agree; left out: {} on other nodes, {} outside the \
          period\n",

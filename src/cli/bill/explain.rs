@@ -6,7 +6,7 @@ use clap::Args;
 use jiff::civil::Date;
 
 use super::line_id::LineId;
-use super::{BillSource, Failure, days_of, explain_text, in_one_currency, print, print_data};
+use super::{BillSource, Failure, days_of, explain_text, in_one_currency, json_text, print, print_data};
 use crate::accounting::billing::{Explanation, JobId, LineDetail, LineFilter};
 use crate::cli::report::text;
 use crate::model::Fact;
@@ -126,8 +126,7 @@ impl ExplainCommand {
             remove_names(&mut explanation);
         }
         if self.json {
-            let json = serde_json::to_string_pretty(&explanation).map_err(Failure::found)?;
-            return print_data(&(json + "\n"));
+            return print_data(&json_text(&explanation)?);
         }
         print(&text::report(&explain_text::report(&title, &explanation)))
     }

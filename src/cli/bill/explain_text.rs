@@ -3,7 +3,7 @@
 use jiff::tz::TimeZone;
 
 use super::job_report::{local, zone};
-use super::text::{begin, in_words, seconds, trimmed, unit};
+use super::text::{begin, counted, in_words, seconds, trimmed, unit};
 use crate::accounting::billing::{
     BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, OpenHolding, RateKind,
     Tenancy, TenantBasis, print_money,
@@ -294,10 +294,9 @@ fn sum(explanation: &Explanation) -> String {
     let money: Money = lines().filter_map(|line| line.money).sum();
     let amount = explanation.bill.currency.as_ref();
     let amount = amount.map(|code| format!(", charged {} s, {} {code}", seconds(charged), trimmed(money)));
-    let count = explanation.lines.len();
     format!(
-        "{count} {}: held {} h{}\n",
-        if count == 1 { "line" } else { "lines" },
+        "{}: held {} h{}\n",
+        counted(explanation.lines.len() as u64, "line"),
         CellUnit::Hours.print(held),
         amount.unwrap_or_default()
     )

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{BillSource, Failure, job_list, job_report, job_sum, print, print_data};
+use super::{BillSource, Failure, job_list, job_report, job_sum, json_text, print, print_data};
 use crate::accounting::billing::{Explanation, JobId, JobSummary, LineDetail, LineFilter};
 use crate::cli::report::text;
 use crate::model::{DAY, Fact, QUARTER_HOUR, Utc};
@@ -67,8 +67,7 @@ impl JobCommand {
         if !self.json {
             return print(&text::report(&job_report::report(&summary)));
         }
-        let json = serde_json::to_string_pretty(&summary).map_err(Failure::found)?;
-        print_data(&(json + "\n"))
+        print_data(&json_text(&summary)?)
     }
 
     fn summary(&self, id: &JobId) -> Result<JobSummary, Failure> {

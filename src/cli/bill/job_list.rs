@@ -23,7 +23,7 @@ pub(super) fn page(explanation: &Explanation, json: bool) -> Result<String, Fail
     let bill = &explanation.bill;
     if json {
         let list = JobList { from: &bill.from_local, to: &bill.to_local, jobs: &jobs };
-        return serde_json::to_string_pretty(&list).map(|text| text + "\n").map_err(Failure::found);
+        return super::json_text(&list);
     }
     let mut report = begin(bill);
     report.title = format!("Jobs of {}", shown(node_name(&bill.node)));

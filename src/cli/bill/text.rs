@@ -11,6 +11,11 @@ use crate::model::{MINUTE, Money, Nanoseconds, TimeSum, Utc, shown};
 /// What a bill without lines says.
 pub(super) const NO_TIME: &str = "no GPU time was accounted for in this period\n";
 
+/// How many of something that has a plural with an s.
+pub(in crate::cli) fn counted(count: u64, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Names from outside with commas between them.
 pub(super) fn list_names(names: impl Iterator<Item = impl AsRef<str>>) -> String {
     names.map(|name| shown(name.as_ref()).into_owned()).collect::<Vec<_>>().join(", ")
@@ -23,7 +28,7 @@ pub(super) fn begin(bill: &Bill) -> Report {
 
 pub(super) fn title(bill: &Bill) -> String {
     if let Some(Fleet { nodes, clusters, .. }) = &bill.fleet {
-        let nodes = if *nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
+        let nodes = counted(*nodes, "node");
         let of_clusters = match clusters.as_slice() {
             [] => String::new(),
             [one] => format!(", cluster {}", shown(one)),
@@ -89,12 +94,11 @@ const MOST_CONFLICTS: usize = 20;
 
 fn conflict(ClaimConflict { gpu, gpu_instance, holders, quarter_hours }: &ClaimConflict) -> String {
     let instance = gpu_instance.map(|id| format!(" instance {id}")).unwrap_or_default();
-    let plural = if *quarter_hours == 1 { "" } else { "s" };
     format!(
-        "conflict on GPU {}{instance} ({}): in {quarter_hours} quarter hour{plural} the claims of {} did not fit together, and \
-         each was charged for a part",
+        "conflict on GPU {}{instance} ({}): in {} the claims of {} did not fit together, and each was charged for a part",
         gpu.index,
         gpu.uuid,
+        counted(*quarter_hours, "quarter hour"),
         list_names(holders.iter())
     )
 }
@@ -252,14 +256,13 @@ fn coverage(bill: &Bill) -> String {
     if bill.partial || period == 0 || bill.gpus.is_empty() {
         return String::new();
     }
-    let mut groups: BTreeMap<String, usize> = BTreeMap::new();
+    let mut groups: BTreeMap<String, u64> = BTreeMap::new();
     for gpu in &bill.gpus {
         *groups.entry(covered(bill, gpu, period)).or_default() += 1;
     }
-    let lines = groups.into_iter().map(|(covered, count)| {
-        let gpus = if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") };
-        format!("accounted for: {gpus} {covered}\n")
-    });
+    let lines = groups
+        .into_iter()
+        .map(|(covered, count)| format!("accounted for: {} {covered}\n", counted(count, "GPU")));
     lines.collect()
 }
 

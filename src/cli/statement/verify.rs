@@ -137,20 +137,16 @@ impl CheckedFile {
         }
     }
 
-    fn add(&mut self, checked: AccountCheck) {
-        match checked {
-            AccountCheck::Problem(problem) => self.problems.push(problem),
-            AccountCheck::Note(note) => self.notes.push(note),
-        }
+    fn add(&mut self, AccountCheck { is_problem, text }: AccountCheck) {
+        if is_problem { &mut self.problems } else { &mut self.notes }.push(text);
     }
 
     /// Compares a fleet's statement with what exports add up to.
     fn check_exports(&mut self, exports: &Path) -> Result<(), Failure> {
-        let Some(statement) = self.statement().filter(|statement| statement.bill.fleet.is_some()) else {
-            return Ok(());
-        };
-        let checked = compare_exports(statement, exports)?;
-        self.add(checked);
+        if let Some(statement) = self.statement().filter(|statement| statement.bill.fleet.is_some()) {
+            let checked = compare_exports(statement, exports)?;
+            self.add(checked);
+        }
         Ok(())
     }
 
@@ -233,47 +229,49 @@ impl<'a> CheckedLedger<'a> {
             ..BillRequest::default()
         };
         let mut reader = Reader::open(self.path).map_err(Failure::wrong)?;
-        let now = match reader.bill(&request) {
-            Ok(now) => now,
+        let found = match reader.bill(&request) {
+            Ok(now) if now.to < closed.to => {
+                AccountCheck::problem(format!("changed: the account of the ledger ends at {}", now.to))
+            }
+            Ok(now) => compare_bills(closed, &now, false, "the ledger")?,
             Err(error) => match error.cause {
-                Cause::Deleted { until, .. } => {
-                    return Ok(AccountCheck::Note(format!(
-                        "no longer kept in the ledger: its rows before {until} are deleted"
-                    )));
-                }
-                Cause::RolledUp { until, .. } => {
-                    return Ok(AccountCheck::Note(format!(
-                        "no longer kept in the ledger: its minutes before {until} are rolled up"
-                    )));
-                }
-                _ => return Ok(AccountCheck::Problem(error.to_string())),
+                Cause::Deleted { until, .. } => AccountCheck::note(format!(
+                    "no longer kept in the ledger: its rows before {until} are deleted"
+                )),
+                Cause::RolledUp { until, .. } => AccountCheck::note(format!(
+                    "no longer kept in the ledger: its minutes before {until} are rolled up"
+                )),
+                _ => AccountCheck::problem(error.to_string()),
             },
         };
-        if now.to < closed.to {
-            return Ok(AccountCheck::Problem(format!(
-                "changed: the account of the ledger ends at {}",
-                now.to
-            )));
-        }
-        compare_bills(closed, &now, false, "the ledger")
+        Ok(found)
     }
 }
 
 /// What is found out about the account of a statement.
-enum AccountCheck {
-    /// It is not that of the statement.
-    Problem(String),
-    /// It is, or cannot be told any more.
-    Note(String),
+struct AccountCheck {
+    /// Whether it is not that of the statement; otherwise it is, or cannot be told any more.
+    is_problem: bool,
+    text: String,
+}
+
+impl AccountCheck {
+    const fn problem(text: String) -> Self {
+        Self { is_problem: true, text }
+    }
+
+    const fn note(text: String) -> Self {
+        Self { is_problem: false, text }
+    }
 }
 
 fn compare_bills(closed: &Bill, now: &Bill, has_gaps: bool, of: &str) -> Result<AccountCheck, Failure> {
     let change = account_change(closed, now, has_gaps).map_err(Failure::found)?;
     Ok(match change.count {
-        0 => AccountCheck::Note(format!("the same account in {of}")),
-        1 => AccountCheck::Problem(format!("changed in {of}: {}", change.first)),
+        0 => AccountCheck::note(format!("the same account in {of}")),
+        1 => AccountCheck::problem(format!("changed in {of}: {}", change.first)),
         count => {
-            AccountCheck::Problem(format!("changed in {of}: {}; and {} sums more", change.first, count - 1))
+            AccountCheck::problem(format!("changed in {of}: {}; and {} sums more", change.first, count - 1))
         }
     })
 }
@@ -283,7 +281,7 @@ fn compare_exports(statement: &Statement, exports: &Path) -> Result<AccountCheck
     let gone: Vec<&str> =
         statement.files.iter().map(|file| &*file.path).filter(|path| !exports.join(path).exists()).collect();
     if let Some(first) = gone.first() {
-        return Ok(AccountCheck::Note(format!(
+        return Ok(AccountCheck::note(format!(
             "no longer kept in the exports: {} of {} files, the first is {first}",
             gone.len(),
             statement.files.len()
@@ -299,20 +297,15 @@ fn compare_exports(statement: &Statement, exports: &Path) -> Result<AccountCheck
     };
     let bill = match fleet_bills(&source, &request).and_then(in_one_currency) {
         Ok(made) => made,
-        Err(failure) => return Ok(AccountCheck::Problem(failure.message)),
+        Err(failure) => return Ok(AccountCheck::problem(failure.message)),
     };
     let files = bill.fleet.iter().flat_map(|fleet| &fleet.files);
     let others = files.filter(|file| !statement.files.contains(file)).count();
-    let checked = compare_bills(&statement.bill, &bill, !statement.gaps.is_empty(), "the exports")?;
-    Ok(match (checked, others) {
-        (checked, 0) => checked,
-        (AccountCheck::Note(note), _) => {
-            AccountCheck::Note(format!("{note}; {others} files were written anew since, or are new"))
-        }
-        (AccountCheck::Problem(problem), _) => {
-            AccountCheck::Problem(format!("{problem}; {others} files were written anew since, or are new"))
-        }
-    })
+    let mut checked = compare_bills(&statement.bill, &bill, !statement.gaps.is_empty(), "the exports")?;
+    if others > 0 {
+        checked.text += &format!("; {others} files were written anew since, or are new");
+    }
+    Ok(checked)
 }
 
 fn unchanged(stored: &StoredDocument) -> String {

@@ -50,8 +50,7 @@ fn a_snapshot_of_a_ledger_that_is_written_is_consistent_and_private() {
         });
         for number in 0.. {
             let file = world.directory.path().join(format!("copy-{number}.db"));
-            let taken = snapshot(&world.path(), &file).unwrap();
-            assert_eq!(taken.bytes, file.metadata().unwrap().len());
+            snapshot(&world.path(), &file).unwrap();
             assert_eq!(file.metadata().unwrap().permissions().mode() & 0o007, 0);
             check_integrity(&file);
             if writer.is_finished() && number > 2 {
