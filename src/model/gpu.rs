@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Bytes, Nanoseconds, Stamp, Utc, named};
 
 /// A physical GPU: the UUID is its identity, the index a convenience for people.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GpuId {
     /// The NVML index in the driver session in which the GPU was last counted.
     pub index: u32,

@@ -13,7 +13,7 @@ pub const RESERVED: &str = "__";
 /// `__system__`, followed by [`VERSION`] and a number where facts of that workload have changed.
 ///
 /// Ordered by its text; the account breaks all ties by that order. It is shown without its version.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HolderId(pub Arc<str>);
 

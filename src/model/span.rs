@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{Amounts, Fraction, Grade, HolderId, Holding, Method, Microjoules, Nanoseconds, Utc, named};
 
 /// What is known of a slot during a span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotState {
     /// Holdings and activity are known.
@@ -20,12 +20,13 @@ pub enum SlotState {
     Unmeasured,
     /// The slot is lost or broken.
     Unavailable,
+    #[default]
     Unobserved,
 }
 
 named! {
     /// The meter of activity; a change begins a new segment.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum ActivitySource {
         /// GPM's graphics engine activity, over the whole span.
@@ -35,6 +36,7 @@ named! {
         /// NVML utilization, a sample of a window shorter than the span.
         Utilization = "utilization",
         /// None: activity is unknown.
+        #[default]
         None = "none",
     }
     /// The name in statements, in the ledger and in `gpumeter_source_info`.
@@ -54,7 +56,7 @@ pub struct Presence {
 }
 
 /// The raw integrals of one tick of one GPU.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// Where it begins; the end of the span before.
     pub from: Utc,
@@ -90,21 +92,7 @@ pub struct Span {
 impl Span {
     /// A span without holdings and activity.
     pub fn empty(from: Utc, to: Utc, state: SlotState) -> Self {
-        Self {
-            from,
-            to,
-            state,
-            source: ActivitySource::None,
-            method: Method::Observed,
-            holdings: Arc::default(),
-            covered_by: BTreeMap::new(),
-            busy: 0,
-            present: BTreeMap::new(),
-            blind: false,
-            energy: None,
-            idle_energy: Microjoules(0),
-            instances: None,
-        }
+        Self { from, to, state, ..Self::default() }
     }
 
     pub const fn length(&self) -> Nanoseconds {

@@ -22,7 +22,7 @@ use crate::model::{
 };
 
 /// The account of a span of whole minutes. Money is of [`Bill::currency`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bill {
     /// Name of the node; empty where it is unknown.
     #[serde(default)]
@@ -191,7 +191,7 @@ impl std::fmt::Display for GpuConflict {
 }
 
 /// A rate, and the time or energy under it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BillRate {
     /// Its number in the ledger, to which lines refer.
     #[serde(with = "json::integer")]
@@ -290,7 +290,7 @@ impl LineRates {
 }
 
 /// What one version of a holder held and used on one slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BillLine {
     pub tenant: String,
     pub holder: HolderId,
@@ -335,7 +335,7 @@ pub struct BillLine {
 }
 
 /// One GPU's total, from the times recorded for the GPU itself; in a bill of some tenants, from their lines.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BillGpu {
     #[serde(flatten, with = "GpuIdJson")]
     pub gpu: GpuId,
@@ -391,30 +391,7 @@ pub struct Reconciliation {
 impl BillLine {
     /// A line without time.
     pub fn empty(gpu: GpuId, holder: HolderId) -> Self {
-        Self {
-            tenant: String::new(),
-            holder,
-            labels: BTreeMap::new(),
-            gpu,
-            slot: SlotId::default(),
-            node: None,
-            day: None,
-            rates: LineRates::default(),
-            amounts: Amounts::default(),
-            has_energy: false,
-            grade: Grade::Measured,
-            method: Method::Observed,
-            coarse: false,
-            sources: Vec::new(),
-            charged: Nanoseconds(0),
-            unpriced: Nanoseconds(0),
-            money: None,
-            exact: ExactMoney::ZERO,
-            energy_money: None,
-            exact_energy: ExactMoney::ZERO,
-            emissions: None,
-            spread: None,
-        }
+        Self { gpu, holder, ..Self::default() }
     }
 
     /// Adds a line of the same holder on the same slot under the same rates.
@@ -763,9 +740,7 @@ impl BillRate {
             until: recorded.end,
             recorded: Some(recorded.recorded),
             derivation: derivation.as_ref().map(ToString::to_string),
-            slot: TimeSum(0),
-            energy: EnergySum(0),
-            money: Money(0),
+            ..Self::default()
         }
     }
 

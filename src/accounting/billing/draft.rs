@@ -4,12 +4,10 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::bill::{
-    Bill, BillGpu, BillLine, BillRate, BillTerms, LineRates, Reconciliation, mark_measured_energy,
-};
+use super::bill::{Bill, BillGpu, BillLine, BillRate, BillTerms, LineRates, mark_measured_energy};
 use super::day::{DayGpu, DayRow};
 use super::local_time::{local_date, local_time, zone_name};
-use super::money::{ExactMoney, SumOverflow};
+use super::money::SumOverflow;
 use super::request::{BillRequest, LineDetail};
 use super::schedule::RateSchedule;
 use crate::model::{HolderId, Nanoseconds, NodeIdentity, SlotId, Utc};
@@ -152,12 +150,9 @@ impl<'a> BillDraft<'a> {
         let known = self.gpus.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| BillGpu {
             gpu: gpu.clone(),
             model: model.clone(),
-            slot: Nanoseconds(0),
             accounted_since: *accounted_since,
             settled_until: *settled_until,
-            money: None,
-            intervals: Vec::new(),
-            energy_money: ExactMoney::ZERO,
+            ..BillGpu::default()
         });
         known.accounted_since = known.accounted_since.min(*accounted_since);
         if *settled_until > known.settled_until {
@@ -249,14 +244,6 @@ impl<'a> BillDraft<'a> {
         let used: BTreeSet<i64> = lines.iter().filter_map(|line| line.rates.terms).collect();
         terms.retain(|terms| used.contains(&terms.id));
         Bill {
-            node: String::new(),
-            cluster: None,
-            fleet: None,
-            how_held: None,
-            claim_conflicts: Vec::new(),
-            billing_account: None,
-            invoice_issuer: None,
-            simulated: false,
             from,
             to,
             from_local: local_time(from, zone),
@@ -264,17 +251,13 @@ impl<'a> BillDraft<'a> {
             time_zone: zone_name(zone, to),
             asked_to: asked.filter(|asked| *asked > to).map(|asked| local_time(asked, zone)),
             closed_until,
-            partial: false,
-            currency: None,
             example_prices: rates.iter().any(BillRate::is_example),
             unpriced: Some(gpus.iter().map(BillGpu::unpriced).sum()),
-            tenant_attributes: BTreeMap::new(),
-            tenant_budgets: BTreeMap::new(),
             rates,
             terms,
             lines,
             gpus,
-            reconciliation: Reconciliation::default(),
+            ..Bill::default()
         }
     }
 }

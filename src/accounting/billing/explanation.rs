@@ -14,7 +14,7 @@ use crate::model::{
 };
 
 /// What the ledger knows of some lines of a bill.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// Period, node, currency, and the rates and terms of the lines; it has no lines and no GPUs.
     pub bill: Bill,
@@ -42,11 +42,9 @@ impl Explanation {
         Self {
             lines: lines.into_iter().map(|line| ExplainedLine::new(line, Vec::new())).collect(),
             usage,
-            gpus: Vec::new(),
-            clock_steps: Vec::new(),
-            boots: Vec::new(),
             quarter_hours_until: Some(bill.to),
             bill,
+            ..Self::default()
         }
     }
 }

@@ -43,7 +43,7 @@ impl Default for RowDigest {
 }
 
 impl RowDigest {
-    pub(super) fn add_keys<'a>(&mut self, cells: impl Iterator<Item = Cell<'a>>) {
+    pub(super) fn add_keys<'a>(&mut self, cells: impl Iterator<Item = &'a Cell<'a>>) {
         let mut bytes = Vec::new();
         for cell in cells {
             match cell {

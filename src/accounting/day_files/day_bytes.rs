@@ -38,7 +38,7 @@ fn metadata(header: &DayHeader, rows: &[(Vec<Cell<'_>>, &DayRow)]) -> ParquetRes
     let mut digest = RowDigest::default();
     for (cells, row) in rows {
         let read = KEYS.iter().zip(cells).filter(|(column, _)| column.is_read);
-        digest.add_keys(read.map(|(_, cell)| cell.clone()));
+        digest.add_keys(read.map(|(_, cell)| cell));
         digest.add_row(quarter_of(row), &sums_of(row), [row.line.exact, row.line.exact_energy]);
     }
     let header = FileHeader { day: header.clone(), rows: digest.finish() };

@@ -1,6 +1,6 @@
 //! Reads the file of a day, and refuses one that is not as it was written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -359,9 +359,9 @@ impl<F: FnMut(DayRow) -> Result<(), FileProblem>> RunDraft<'_, F> {
                 )));
             }
             if !is_same {
-                let cells = rows.keys.iter().map(|column| column.cell(row)).collect::<Result<Vec<_>, _>>()?;
-                self.digest.add_keys(cells.into_iter());
-                let empty = rows.run(row, quarter)?;
+                let cells = RowCells::read(rows, row)?;
+                self.digest.add_keys(cells.0.iter().map(|(_, cell)| cell));
+                let empty = cells.run(quarter)?;
                 let prices = self.money.prices(&empty)?;
                 last = Some((empty, prices));
             }
@@ -411,82 +411,79 @@ impl RowBatch {
         }
         Ok((sums, [self.money[0][row], self.money[1][row]]))
     }
-
-    /// A run without amounts that begins with a row.
-    fn run(&self, row: usize, from: Utc) -> Result<DayRow, FileProblem> {
-        let cells = RowCells::read(self, row)?;
-        let holder = HolderId::new(cells.needed("workload")?);
-        let sources = cells.text("sources").unwrap_or_default().split(',').filter(|name| !name.is_empty());
-        let sources = sources.map(|name| named(name).ok_or_else(|| cells.damaged("sources")));
-        let line = BillLine {
-            tenant: cells.needed("tenant")?.to_owned(),
-            labels: cells
-                .text("labels")
-                .map(serde_json::from_str)
-                .transpose()
-                .map_err(|_| cells.damaged("labels"))?
-                .unwrap_or_default(),
-            slot: cells.slot()?,
-            rates: LineRates {
-                time: cells.number("rate"),
-                energy: cells.number("energy_rate"),
-                carbon: cells.number("carbon_rate"),
-                terms: cells.number("terms"),
-            },
-            grade: named::<Grade>(cells.needed("grade")?).ok_or_else(|| cells.damaged("grade"))?,
-            method: named::<Method>(cells.needed("method")?).ok_or_else(|| cells.damaged("method"))?,
-            coarse: cells.number("coarse").is_some_and(|coarse| coarse != 0),
-            sources: sources.collect::<Result<Vec<ActivitySource>, _>>()?,
-            ..BillLine::empty(
-                GpuId {
-                    index: cells.unsigned("gpu")?.ok_or_else(|| cells.damaged("gpu"))?,
-                    uuid: cells.needed("gpu_uuid")?.into(),
-                },
-                holder.with_version(cells.unsigned("workload_version")?.unwrap_or(0)),
-            )
-        };
-        Ok(DayRow { from, to: from, node: cells.node().into(), gpu_rate: cells.number("gpu_rate"), line })
-    }
 }
 
 /// The cells of a row that tell it apart, by column.
-struct RowCells<'a> {
-    texts: BTreeMap<&'static str, &'a str>,
-    numbers: BTreeMap<&'static str, i64>,
-}
+struct RowCells<'a>(Vec<(&'static str, Cell<'a>)>);
 
 impl<'a> RowCells<'a> {
     fn read(rows: &'a RowBatch, row: usize) -> Result<Self, FileProblem> {
-        let mut cells = Self { texts: BTreeMap::new(), numbers: BTreeMap::new() };
-        for (column, values) in KEYS.iter().filter(|column| column.is_read).zip(&rows.keys) {
-            match values {
-                KeyValues::Text(all) => {
-                    if let Some(text) = &all[row] {
-                        cells.texts.insert(column.name, text.as_utf8()?);
-                    }
-                }
-                KeyValues::Integer(all) => {
-                    cells.numbers.extend(all[row].map(|number| (column.name, number)));
-                }
-            }
-        }
-        Ok(cells)
+        let columns = KEYS.iter().filter(|column| column.is_read).zip(&rows.keys);
+        columns
+            .map(|(column, values)| Ok((column.name, values.cell(row)?)))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// A run without amounts that begins with the row.
+    fn run(&self, from: Utc) -> Result<DayRow, FileProblem> {
+        let holder = HolderId::new(self.needed("workload")?);
+        let sources = self.text("sources").unwrap_or_default().split(',').filter(|name| !name.is_empty());
+        let sources = sources.map(|name| named(name).ok_or_else(|| self.damaged("sources")));
+        let line = BillLine {
+            tenant: self.needed("tenant")?.to_owned(),
+            labels: self
+                .text("labels")
+                .map(serde_json::from_str)
+                .transpose()
+                .map_err(|_| self.damaged("labels"))?
+                .unwrap_or_default(),
+            slot: self.slot()?,
+            rates: LineRates {
+                time: self.number("rate"),
+                energy: self.number("energy_rate"),
+                carbon: self.number("carbon_rate"),
+                terms: self.number("terms"),
+            },
+            grade: named::<Grade>(self.needed("grade")?).ok_or_else(|| self.damaged("grade"))?,
+            method: named::<Method>(self.needed("method")?).ok_or_else(|| self.damaged("method"))?,
+            coarse: self.number("coarse").is_some_and(|coarse| coarse != 0),
+            sources: sources.collect::<Result<Vec<ActivitySource>, _>>()?,
+            ..BillLine::empty(
+                GpuId {
+                    index: self.unsigned("gpu")?.ok_or_else(|| self.damaged("gpu"))?,
+                    uuid: self.needed("gpu_uuid")?.into(),
+                },
+                holder.with_version(self.unsigned("workload_version")?.unwrap_or(0)),
+            )
+        };
+        Ok(DayRow { from, to: from, node: self.node().into(), gpu_rate: self.number("gpu_rate"), line })
     }
 
     fn damaged(&self, name: &str) -> FileProblem {
         FileProblem::Damaged(format!("its column {name} has a text or number that gpumeter does not write"))
     }
 
-    fn text(&self, name: &str) -> Option<&'a str> {
-        self.texts.get(name).copied()
+    fn cell(&self, name: &str) -> Option<&Cell<'a>> {
+        self.0.iter().find(|(column, _)| *column == name).map(|(_, cell)| cell)
     }
 
-    fn needed(&self, name: &str) -> Result<&'a str, FileProblem> {
+    fn text(&self, name: &str) -> Option<&str> {
+        match self.cell(name) {
+            Some(Cell::Text(text)) => text.as_deref(),
+            _ => None,
+        }
+    }
+
+    fn needed(&self, name: &str) -> Result<&str, FileProblem> {
         self.text(name).ok_or_else(|| self.damaged(name))
     }
 
     fn number(&self, name: &str) -> Option<i64> {
-        self.numbers.get(name).copied()
+        match self.cell(name) {
+            Some(Cell::Integer(number)) => *number,
+            _ => None,
+        }
     }
 
     fn unsigned<T: TryFrom<i64>>(&self, name: &str) -> Result<Option<T>, FileProblem> {

@@ -24,7 +24,7 @@ const UNLOAD_AFTER: Nanoseconds = Nanoseconds::from_seconds(660);
 const UNLOAD_EVERY: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// State of one GPU's account.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct LedgerGpu {
     /// Key in the file.
     pub(super) id: i64,
@@ -46,16 +46,7 @@ pub(super) struct LedgerGpu {
 impl LedgerGpu {
     /// An account that begins at that time.
     pub(super) fn new(id: i64, model: &Arc<str>, at: Utc) -> Self {
-        Self {
-            id,
-            settled_until: at,
-            slot: 0,
-            instances: BTreeMap::new(),
-            model: Arc::clone(model),
-            raw: BTreeMap::new(),
-            holdings: Arc::new([]),
-            seen: at,
-        }
+        Self { id, settled_until: at, model: Arc::clone(model), seen: at, ..Self::default() }
     }
 }
 
