@@ -83,7 +83,7 @@ use sxids::Sxids;
 use versions::HolderVersions;
 use xids::Xids;
 
-/// The operator's decisions that a tick needs; read once per tick.
+/// The settings that hold now, as far as a tick needs them; read once per tick.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// How much is exported.

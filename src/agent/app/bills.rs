@@ -21,7 +21,7 @@ pub(super) fn start(path: Option<PathBuf>, shared: &Shared) -> Result<mpsc::Send
     let (sender, jobs) = mpsc::channel(QUEUE_LENGTH);
     let Some(path) = path else { return Ok(sender) };
     let stop = shared.stop.clone();
-    let config = shared.config.active().config.billing.clone();
+    let config = shared.policy.now().config.billing.clone();
     Thread::start("reader", move || answer_bills(&path, &config, jobs, &stop))?;
     Ok(sender)
 }

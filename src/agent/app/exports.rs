@@ -54,7 +54,7 @@ pub(super) fn start(
     ledger: Option<&RunningLedger>,
     shared: &Arc<Shared>,
 ) -> Result<Option<RunningExports>, StartError> {
-    let config = &shared.config.active().config.ledger.export;
+    let config = &shared.policy.now().config.ledger.export;
     let (Some(ledger), Some(directory)) = (ledger, &config.directory) else { return Ok(None) };
     let state = Arc::new(ExportState::default());
     state.complete.store(shared.clock.now().boottime.0, Ordering::Relaxed);

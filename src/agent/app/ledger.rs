@@ -14,7 +14,7 @@ use super::{Shared, StartError};
 use crate::accounting::batches::{Acknowledged, LedgerBatch, Recovered};
 use crate::accounting::ledger::{Cause, Error, Ledger, LedgerQueue, Opening, PendingOrder, Retention};
 use crate::accounting::tenants::Decision;
-use crate::agent::policy::{ActiveConfig, node_identity};
+use crate::agent::policy::{AgentPolicy, node_identity};
 use crate::config::{Config, RetentionConfig};
 use crate::model::{HowHeld, NodeIdentity, Stamp, Utc};
 use crate::runtime::clock::{Stop, system_zone};
@@ -134,8 +134,8 @@ impl RunningLedger {
 
 /// Opens the ledger of the configuration. Only the default directory is ever created: if another one is missing, a
 /// filesystem may not be mounted, and a second ledger would bill twice.
-fn open(active: &ActiveConfig, shared: &Shared) -> Result<(Ledger, Recovered), Error> {
-    let path = &active.config.ledger.path;
+fn open(policy: &AgentPolicy, shared: &Shared) -> Result<(Ledger, Recovered), Error> {
+    let path = &policy.config.ledger.path;
     if let Some(directory) = path.parent().filter(|_| *path == Config::default().ledger.path) {
         create_directory(directory);
     }
@@ -143,20 +143,20 @@ fn open(active: &ActiveConfig, shared: &Shared) -> Result<(Ledger, Recovered), E
         boot_id: shared.host.boot_id().unwrap_or_default(),
         now: shared.clock.now(),
         unsynchronised: !shared.clock_is_synchronised(),
-        book: active.book().clone(),
-        tenant_rules: active.tenant_rules(),
+        book: policy.book().clone(),
+        tenant_rules: policy.tenant_rules(),
         node: NodeIdentity {
             simulated: shared.simulated.load(Ordering::Relaxed),
-            ..node_identity(&active.config, &shared.node.name)
+            ..node_identity(&policy.config, &shared.node.name)
         },
-        zone: Some(active.config.billing.time_zone.clone().unwrap_or_else(system_zone)),
+        zone: Some(policy.config.billing.time_zone.clone().unwrap_or_else(system_zone)),
         machine_id: shared.host.machine_id(),
     };
     let (ledger, recovered) = Ledger::open(path, &opening)?;
     log_opened(&ledger, &recovered);
     if recovered.has_scheduled {
         // The caller logs how GPUs are held.
-        let _ = shared.config.find_scheduler();
+        let _ = shared.policy.find_scheduler();
     }
     shared.host.users().remember(recovered.users.iter().cloned());
     Ok((ledger, recovered))
@@ -192,13 +192,13 @@ fn log_opened(ledger: &Ledger, recovered: &Recovered) {
 /// Opens the ledger and starts its thread, if the ledger is enabled. If it cannot be opened now, the thread tries again,
 /// and the agent serves without an account until then.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Option<Recovered>), StartError> {
-    let active = shared.config.active();
-    if !active.config.ledger.enabled {
+    let policy = shared.policy.now();
+    if !policy.config.ledger.enabled {
         *shared.status.no_account.lock() = Some("ledger.enabled is false".into());
         return Ok((None, None));
     }
     let channel = Arc::new(LedgerChannel::default());
-    let (ledger, recovered) = match open(&active, shared) {
+    let (ledger, recovered) = match open(&policy, shared) {
         Ok((ledger, recovered)) => {
             channel.set_durable(recovered.durable);
             (Some(ledger), Some(recovered))
@@ -210,12 +210,12 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Opti
         }
     };
     let path =
-        ledger.as_ref().map_or_else(|| active.config.ledger.path.clone(), |it| it.path().to_path_buf());
+        ledger.as_ref().map_or_else(|| policy.config.ledger.path.clone(), |it| it.path().to_path_buf());
     let (statements, orders) = mpsc::channel();
     let run = {
         let (channel, shared) = (Arc::clone(&channel), Arc::clone(shared));
         // The ledger was opened with these prices and tenant rules; reloads come later.
-        let recorded = active.decisions.len();
+        let recorded = policy.decisions.len();
         move || {
             let opened = ledger.map(|ledger| (ledger, recorded));
             if let Some((ledger, recorded)) = opened.or_else(|| open_later(&channel, &shared)) {
@@ -239,19 +239,19 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Opti
 fn open_later(channel: &LedgerChannel, shared: &Shared) -> Option<(Ledger, usize)> {
     const RETRY_INTERVAL: Duration = Duration::from_secs(5);
     while !shared.stop.wait(RETRY_INTERVAL) {
-        let active = shared.config.active();
-        match open(&active, shared) {
+        let policy = shared.policy.now();
+        match open(&policy, shared) {
             Ok((ledger, recovered)) => {
                 tracing::info!("the ledger is open now; usage is billed from here on");
-                let how_held = shared.config.active().how_held();
-                if how_held != active.how_held() {
+                let how_held = shared.policy.now().how_held();
+                if how_held != policy.how_held() {
                     super::log_how_held(how_held);
                 }
                 channel.awaits_clock.store(false, Ordering::Relaxed);
                 channel.set_durable(recovered.durable);
                 *channel.opened_late.lock() = Some(Box::new(recovered));
                 *shared.status.no_account.lock() = None;
-                return Some((ledger, active.decisions.len()));
+                return Some((ledger, policy.decisions.len()));
             }
             Err(error) => channel.note_open_error(&error, shared),
         }
@@ -288,14 +288,14 @@ impl LedgerWriter<'_> {
         loop {
             // Read before the batch is taken, so that everything queued before the stop is written.
             let is_stopping = shared.stop.is_called();
-            if !self.store_decisions(&shared.config.active().decisions) {
+            if !self.store_decisions(&shared.policy.now().decisions) {
                 wait_for_retry(&shared.stop);
                 if !is_stopping {
                     // No minute is settled before its price and its tenant rules are stored.
                     continue;
                 }
             }
-            self.store_how_held(shared.config.active().how_held());
+            self.store_how_held(shared.policy.now().how_held());
             for PendingOrder { order, reply } in orders.try_iter() {
                 // The client may have left.
                 let _ = reply.send(self.ledger.record_statement(&order).map_err(|error| error.to_string()));
@@ -306,7 +306,7 @@ impl LedgerWriter<'_> {
                     return;
                 }
                 if self.retains {
-                    self.retain(&shared.config.active().config);
+                    self.retain(&shared.policy.now().config);
                 }
                 continue;
             };

@@ -47,9 +47,9 @@ fn visible_to(uid: u32, shared: &Shared) -> Option<VisibleAccount> {
     // The groups are known when the name is.
     let name = users.name(uid).ok()?;
     let name = name.unwrap_or_else(|| uid.to_string().into());
-    let active = shared.config.active();
+    let policy = shared.policy.now();
     let is_reader =
-        active.config.web.local_readers.iter().any(|reader| match reader.strip_prefix(GROUP_PREFIX) {
+        policy.config.web.local_readers.iter().any(|reader| match reader.strip_prefix(GROUP_PREFIX) {
             Some(group) => users.members(group).contains(&uid),
             None => reader == "*" || **reader == *name,
         });

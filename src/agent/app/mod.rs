@@ -23,7 +23,7 @@ use sd_notify::NotifyState;
 use thiserror::Error;
 
 use crate::agent::control::{self, ControlServer};
-use crate::agent::policy::{self, ActiveConfig, CurrentConfig};
+use crate::agent::policy::{self, AgentPolicy, CurrentPolicy};
 use crate::agent::resolvers::{self, Resolvers, SeenProcesses, users};
 use crate::agent::session::{self, DriverSessions, Orders, Received, RestartReason};
 use crate::config::{Config, ConfigFile, ListenAddress, OtlpPlan};
@@ -142,7 +142,7 @@ struct Shared {
     clock: Clock,
     stop: Stop,
     host: Host,
-    config: Arc<CurrentConfig>,
+    policy: Arc<CurrentPolicy>,
     simulated: Arc<AtomicBool>,
     sessions: Arc<DriverSessions>,
     resolvers: Arc<Resolvers>,
@@ -166,14 +166,14 @@ impl Shared {
         let (clock, stop) = (launch.clock.clone(), Stop::default());
         let host = Host::with_users(&launch.root, UserDatabase::of_host(&launch.root));
         let scheduler = resolvers::installed_scheduler(&launch.config, &host);
-        let config = Arc::new(CurrentConfig::new(ActiveConfig::new(launch.config.clone(), scheduler)));
+        let policy = Arc::new(CurrentPolicy::new(AgentPolicy::new(launch.config.clone(), scheduler)));
         let simulated = Arc::new(AtomicBool::new(launch.simulated));
         let processes = Arc::new(SeenProcesses::of(&host));
         let sessions = DriverSessions {
             clock: clock.clone(),
             stop: stop.clone(),
             host: host.clone(),
-            config: Arc::clone(&config),
+            policy: Arc::clone(&policy),
             news,
             samplers: Default::default(),
             received: Received::default(),
@@ -191,7 +191,7 @@ impl Shared {
             clock: clock.clone(),
             stop: stop.clone(),
             host: host.clone(),
-            config: Arc::clone(&config),
+            policy: Arc::clone(&policy),
             gpus: Mutex::default(),
             simulated: Arc::clone(&simulated),
             observes: launch.observes,
@@ -207,7 +207,7 @@ impl Shared {
             clock,
             stop: stop.clone(),
             host,
-            config,
+            policy,
             simulated,
             sessions: Arc::new(sessions),
             resolvers: Arc::new(resolvers),
@@ -221,7 +221,7 @@ impl Shared {
 
     /// Records that a scheduler grants GPUs on this node, which turns presence off under `auto`.
     fn find_scheduler(&self) {
-        if let Some(how_held) = self.config.find_scheduler() {
+        if let Some(how_held) = self.policy.find_scheduler() {
             log_how_held(how_held);
         }
     }
@@ -387,16 +387,16 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     let Receivers { bound, inbox, reload_requests, web, passwords } = receivers;
     let resolvers = &shared.resolvers;
     let (ledger, recovered) = ledger::start(shared)?;
-    log_how_held(shared.config.active().how_held());
+    log_how_held(shared.policy.now().how_held());
     users::start(resolvers)?;
     let on_gpus = users::users_on_gpus(resolvers);
-    shared.config.resolve_grants(&users::resolve_grants(
+    shared.policy.resolve_grants(&users::resolve_grants(
         &config,
         shared.host.users(),
         &on_gpus,
         &shared.stop,
     ));
-    let active = shared.config.active();
+    let policy = shared.policy.now();
     let started = clock.now();
     let path = ledger.as_ref().map(|ledger| ledger.path.clone());
     let control = ControlServer {
@@ -404,7 +404,7 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
         sessions: Arc::clone(&shared.sessions),
         status: Arc::clone(&shared.status),
         ledger: path.clone(),
-        billing: active.config.billing.clone(),
+        billing: policy.config.billing.clone(),
         // Without a ledger nothing receives orders.
         statements: ledger.as_ref().map_or_else(|| mpsc::channel().0, |ledger| ledger.statements.clone()),
         library: config.nvml.library.clone(),
@@ -419,7 +419,7 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     let agent = (root == Path::new("/")).then(std::process::id);
     resolvers::start(resolvers, recovered.as_ref(), agent)?;
     session::start_kernel_log(&shared.sessions)?;
-    let meter = Meter::new(Arc::clone(&active.policy), started, recovered);
+    let meter = Meter::new(Arc::clone(&policy.meter), started, recovered);
     let outputs = tick_loop::Outputs::new(ledger.as_ref(), exports.as_ref(), push.as_ref());
     let tick_loop = tick_loop::start(meter, inbox, outputs, shared)?;
     reload::start(reload::ReloadSources { config: source, web }, reload_requests, shared)?;

@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message as _;
 
 use super::{Shared, StartError};
-use crate::agent::policy::{ActiveConfig, otlp_resource};
+use crate::agent::policy::{AgentPolicy, otlp_resource};
 use crate::config::{Config, OtlpNames, OtlpPlan, SpoolConfig};
 use crate::meter::Services;
 use crate::model::Utc;
@@ -134,9 +134,9 @@ impl TickPush {
         Self { encoder: OtlpEncoder::new(Level::Lean, &target.resource), target }
     }
 
-    pub(super) fn push_snapshot(&mut self, snapshot: &Snapshot, active: &ActiveConfig, cause: &SpanContext) {
-        self.encoder.level = active.cadence.level;
-        self.encoder.has_hardware_names = active.config.otlp.names == OtlpNames::Hardware;
+    pub(super) fn push_snapshot(&mut self, snapshot: &Snapshot, policy: &AgentPolicy, cause: &SpanContext) {
+        self.encoder.level = policy.level;
+        self.encoder.has_hardware_names = policy.config.otlp.names == OtlpNames::Hardware;
         let at = snapshot.at.utc;
         let metrics = self.target.destinations.iter().filter(|one| one.signal == Signal::Metrics);
         if let Some(acknowledged) = metrics.map(|one| one.tally().acknowledged()).min() {

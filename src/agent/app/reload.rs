@@ -1,7 +1,7 @@
 //! The thread that reloads the configuration on request, or when a file has changed.
 //!
 //! A file is validated as a whole before it is applied; one with a mistake changes nothing, and its problems are logged one
-//! by one. What is replaced is one [`ActiveConfig`](crate::agent::policy::ActiveConfig), which tick loop, samplers and ledger read
+//! by one. What is replaced is one [`AgentPolicy`](crate::agent::policy::AgentPolicy), which tick loop, samplers and ledger read
 //! before each round.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,7 +92,7 @@ fn reload(sources: &mut ReloadSources, shared: &Shared) -> String {
 
 /// Reloads TLS, users and headers under the current configuration; returns the result in one line.
 fn reload_web(web: &mut WebSource, shared: &Shared) -> Result<String, String> {
-    match web.read(&shared.config.active().config) {
+    match web.read(&shared.policy.now().config) {
         Ok(_) if web.files.is_empty() => {
             Ok("there is no configuration file to reload; give one with --config".to_owned())
         }
@@ -107,7 +107,7 @@ fn reload_web(web: &mut WebSource, shared: &Shared) -> Result<String, String> {
 
 /// Reloads the configuration file with TLS, users and headers: both are applied, or none.
 fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) -> Result<String, String> {
-    let running = shared.config.active();
+    let running = shared.policy.now();
     let file = source.path().display().to_string();
     let mut replace_access = |config: &Config| web.read(config).and_then(|next| shared.access.replace(next));
     let outcome = match source.read_again(&running.config) {
@@ -126,8 +126,8 @@ fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) 
             let present = users::users_on_gpus(&shared.resolvers);
             let resolved = users::resolve_grants(&config, shared.host.users(), &present, &shared.stop);
             let next = running.replaced_by(config, now);
-            shared.config.replace(next.with_grantees(&resolved).unwrap_or(next));
-            let how_held = shared.config.active().how_held();
+            shared.policy.replace(next.with_grantees(&resolved).unwrap_or(next));
+            let how_held = shared.policy.now().how_held();
             if how_held != running.how_held() {
                 super::log_how_held(how_held);
             }

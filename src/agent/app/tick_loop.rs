@@ -66,8 +66,8 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         if !shared.resolvers.workloads().allocations.is_empty() {
             shared.find_scheduler();
         }
-        let active = shared.config.active();
-        meter.apply_policy(Arc::clone(&active.policy));
+        let policy = shared.policy.now();
+        meter.apply_policy(Arc::clone(&policy.meter));
         news.extend(inbox.try_iter());
         // Tried again in each tick, as file descriptors may be short for a while.
         outputs.usage = outputs.usage.take().or_else(|| agent_usage::AgentUsageReader::open().ok());
@@ -76,8 +76,8 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         let mut span = trace::begin("tick");
         let tick = meter.tick(now, inputs);
         span.set("gpus", tick.snapshot.gpus.len().to_string());
-        if let Some(push) = outputs.push.as_mut().filter(|_| number.is_multiple_of(active.push_every)) {
-            push.push_snapshot(&tick.snapshot, &active, &span.context());
+        if let Some(push) = outputs.push.as_mut().filter(|_| number.is_multiple_of(policy.ticks_per_push())) {
+            push.push_snapshot(&tick.snapshot, &policy, &span.context());
         }
         let events = find_events(&mut tracker, &tick.snapshot, shared);
         if let Some(push) = &outputs.push {
@@ -89,7 +89,7 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         shared
             .status
             .pages
-            .publish(Arc::new(PublishedSnapshot::new(tick.snapshot, Arc::clone(&active.page_cache))));
+            .publish(Arc::new(PublishedSnapshot::new(tick.snapshot, Arc::clone(&policy.page_cache))));
         if let Some(ledger) = outputs.ledger.as_ref().filter(|_| meter.has_ledger()) {
             ledger.offer(tick.batch, span.context());
         }
@@ -100,7 +100,7 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         number += 1;
         // Samplers read at the multiples of the interval; a fifth of it later their frames have arrived. The next multiple is
         // counted from the start of this tick, so that a long tick does not skip one.
-        let interval = active.cadence.interval;
+        let interval = policy.config.sampling.interval;
         let deadline = next_multiple(now.boottime, interval) + Nanoseconds(interval.0 / 5);
         let every = outputs.watchdog.every();
         let notify = || {
@@ -108,7 +108,7 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
             outputs.watchdog.feed(system_now().boottime);
         };
         let wait = Wait { until: deadline, every, notify };
-        if !shared.config.wait_until(&shared.clock, &active, &shared.stop, wait) {
+        if !shared.policy.wait_until(&shared.clock, &policy, &shared.stop, wait) {
             return;
         }
     }

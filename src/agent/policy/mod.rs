@@ -1,7 +1,7 @@
 //! What follows from the configuration: sampling schedule, policy, price book, tenant rules and standing holdings.
 //!
-//! In: a configuration and the users of the host. Out: [`ActiveConfig`], which a reload replaces
-//! as a whole.
+//! In: a configuration and the users of the host. Out: [`AgentPolicy`], the settings that hold now; a reload
+//! replaces them as a whole, and each tick reads them once.
 
 mod current;
 mod dcgm;
@@ -18,41 +18,10 @@ use crate::model::catalogue::Level;
 use crate::model::{HowHeld, Money, Nanoseconds, NodeIdentity, Selector};
 use crate::output::render::{OtlpResource, PageCache};
 
-pub(crate) use current::{CurrentConfig, Wait};
+pub(crate) use current::{CurrentPolicy, Wait};
 pub use dcgm::{dcgm_options, refused_counters};
 pub(crate) use prices::price_in_words;
 pub use prices::price_warning;
-
-/// How often and how much samplers read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cadence {
-    /// What is read; more than what is exported where the page with dcgm-exporter's names needs it.
-    pub(crate) level: Level,
-    pub(crate) interval: Nanoseconds,
-    /// Ticks per tier.
-    pub(crate) every: [u64; 3],
-    /// Whether presence decides who holds.
-    pub(crate) presence: bool,
-    /// Whether the use of each process is published at every level.
-    pub(crate) shows_processes: bool,
-    /// The share of wall time that all samplers may spend inside the driver, in millionths.
-    pub(crate) driver_share: u32,
-}
-
-impl Cadence {
-    fn new(config: &Config, how_held: HowHeld) -> Self {
-        let sampling = &config.sampling;
-        let ticks = |span: Nanoseconds| (span.0 / sampling.interval.0).max(1);
-        Self {
-            level: dcgm::read_level(config),
-            interval: sampling.interval,
-            every: [1, ticks(sampling.medium), ticks(sampling.slow)],
-            presence: how_held.is_by_presence(),
-            shows_processes: dcgm::is_configured(config),
-            driver_share: sampling.driver_share,
-        }
-    }
-}
 
 /// Names of the users and members of the groups in grants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,22 +32,32 @@ pub(crate) struct ResolvedGrantees {
     pub(crate) members: BTreeMap<String, Arc<BTreeSet<u32>>>,
 }
 
-/// Everything that follows from the configuration; a reload replaces it as a whole.
+/// The settings that hold now: the configuration, and what follows from it.
 #[derive(Clone)]
-pub(crate) struct ActiveConfig {
+pub(crate) struct AgentPolicy {
     pub(crate) config: Config,
     /// The scheduler that was found on the node, as the reason for no presence under `auto`; once found it stays.
     scheduler: Option<HowHeld>,
-    pub(crate) cadence: Cadence,
-    pub(crate) policy: Arc<Policy>,
+    /// What is read; more than what is exported where the page with dcgm-exporter's names needs it.
+    pub(crate) level: Level,
+    /// The part that the meter needs.
+    pub(crate) meter: Arc<Policy>,
     /// The prices and tenant rules that the ledger records: those of the agent's start, and all since, in order.
     pub(crate) decisions: Vec<Decision>,
     pub(crate) page_cache: Arc<PageCache>,
-    /// Ticks between two pushes.
-    pub(crate) push_every: u64,
 }
 
-impl ActiveConfig {
+impl AgentPolicy {
+    /// Ticks per tier.
+    pub(crate) fn ticks_per_tier(&self) -> [u64; 3] {
+        self.meter.intervals.map(|interval| interval.0 / self.config.sampling.interval.0)
+    }
+
+    /// Ticks between two pushes.
+    pub(crate) fn ticks_per_push(&self) -> u64 {
+        (self.config.otlp.interval.0 / self.config.sampling.interval.0).max(1)
+    }
+
     /// The prices and terms of the configuration.
     pub(crate) const fn book(&self) -> &PriceBook {
         &self.config.prices
@@ -96,21 +75,23 @@ impl ActiveConfig {
     }
 
     fn holding(config: Config, how_held: HowHeld, scheduler: Option<HowHeld>) -> Self {
-        let sampling = &config.sampling;
         Self {
             scheduler,
-            cadence: Cadence::new(&config, how_held),
-            policy: Arc::new(policy(&config, how_held)),
+            level: dcgm::read_level(&config),
+            meter: Arc::new(policy(&config, how_held)),
             decisions: vec![decision(&config, Nanoseconds(0))],
-            page_cache: Arc::new(PageCache::new(sampling.level, config.web.created, dcgm_options(&config))),
-            push_every: (config.otlp.interval.0 / sampling.interval.0).max(1),
+            page_cache: Arc::new(PageCache::new(
+                config.sampling.level,
+                config.web.created,
+                dcgm_options(&config),
+            )),
             config,
         }
     }
 
     /// The same with names of users and members of groups set in the grants; none if that changes nothing.
     pub(crate) fn with_grantees(&self, resolved: &ResolvedGrantees) -> Option<Self> {
-        let mut policy = (*self.policy).clone();
+        let mut policy = (*self.meter).clone();
         for standing in &mut policy.standing {
             match &mut standing.selector {
                 Selector::Uid { uid, name } => {
@@ -126,13 +107,13 @@ impl ActiveConfig {
                 Selector::User(_) | Selector::Unit(_) | Selector::Namespace(_) | Selector::Team { .. } => {}
             }
         }
-        let changed = policy.standing != self.policy.standing;
-        changed.then(|| Self { policy: Arc::new(policy), ..self.clone() })
+        let changed = policy.standing != self.meter.standing;
+        changed.then(|| Self { meter: Arc::new(policy), ..self.clone() })
     }
 
     /// Whether presence holds GPUs without a grant, and why.
     pub(crate) fn how_held(&self) -> HowHeld {
-        self.policy.how_held
+        self.meter.how_held
     }
 
     /// The same where a scheduler is found on the node: under `auto`, presence no longer holds.
@@ -144,9 +125,8 @@ impl ActiveConfig {
             HowHeld::NothingGrants => found,
             other => other,
         };
-        let policy = Arc::new(Policy { how_held, ..(*self.policy).clone() });
-        let cadence = Cadence { presence: how_held.is_by_presence(), ..self.cadence };
-        Self { scheduler: Some(found), cadence, policy, ..self }
+        let meter = Arc::new(Policy { how_held, ..(*self.meter).clone() });
+        Self { scheduler: Some(found), meter, ..self }
     }
 
     /// The state after a reload of the configuration at that boot time. What `auto` decides turns presence off, never on.
@@ -237,7 +217,7 @@ pub(crate) fn how_held(config: &Config, scheduler: Option<HowHeld>) -> HowHeld {
     }
 }
 
-/// The part of the configuration that a tick needs.
+/// The part of the configuration that the meter needs.
 fn policy(config: &Config, how_held: HowHeld) -> Policy {
     Policy {
         level: config.sampling.level,
@@ -271,13 +251,13 @@ mod tests {
     #[test]
     fn a_reload_adds_a_price_book_only_where_it_changed() {
         let config = |text: &str| Config::parse(text, "test").unwrap();
-        let active = ActiveConfig::new(config("prices: {currency: USD, rates: [{gpu_hour: 1}]}"), None);
+        let active = AgentPolicy::new(config("prices: {currency: USD, rates: [{gpu_hour: 1}]}"), None);
         let same = config("limits: {processes: 7}\nprices: {currency: USD, rates: [{gpu_hour: 1}]}");
         let active = active.replaced_by(same, Nanoseconds(1));
-        assert_eq!((active.decisions.len(), active.policy.processes), (1, 7));
+        assert_eq!((active.decisions.len(), active.meter.processes), (1, 7));
         let active = active.replaced_by(config(""), Nanoseconds(2));
         assert_eq!(active.decisions.iter().map(|decision| decision.decided.0).collect::<Vec<_>>(), [0, 2]);
-        assert!(*active.book() == PriceBook::default() && !active.policy.rates.has_prices());
+        assert!(*active.book() == PriceBook::default() && !active.meter.rates.has_prices());
     }
 
     #[test]
@@ -286,27 +266,27 @@ mod tests {
         let (auto, on, off) =
             (config(""), config("attribution: {presence: true}"), config("attribution: {presence: false}"));
         let granted = config("attribution: {standing: [{gpu: 0, user: alice}]}");
-        let start = |config: &Config, scheduler| ActiveConfig::new(config.clone(), scheduler);
+        let start = |config: &Config, scheduler| AgentPolicy::new(config.clone(), scheduler);
         let reload =
-            |active: &ActiveConfig, config: &Config| active.replaced_by(config.clone(), Nanoseconds(1));
+            |active: &AgentPolicy, config: &Config| active.replaced_by(config.clone(), Nanoseconds(1));
         let by_presence = start(&auto, None);
-        assert!(by_presence.cadence.presence && by_presence.how_held() == HowHeld::NothingGrants);
+        assert!(by_presence.how_held() == HowHeld::NothingGrants);
         assert_eq!(start(&auto, Some(HowHeld::Kubelet)).how_held(), HowHeld::Kubelet);
         assert_eq!(start(&on, Some(HowHeld::Kubelet)).how_held(), HowHeld::Presence);
         let by_grants = reload(&by_presence, &granted);
-        assert_eq!((by_grants.how_held(), by_grants.cadence.presence), (HowHeld::Standing, false));
+        assert_eq!(by_grants.how_held(), HowHeld::Standing);
         assert_eq!(reload(&by_grants, &auto).how_held(), HowHeld::WasOff);
         assert_eq!(reload(&start(&off, None), &auto).how_held(), HowHeld::WasOff);
         assert_eq!(reload(&by_grants, &on).how_held(), HowHeld::Presence, "the operator decides");
         let scheduled = start(&auto, None).with_scheduler(HowHeld::Scheduled);
-        assert_eq!((scheduled.how_held(), scheduled.cadence.presence), (HowHeld::Scheduled, false));
+        assert_eq!(scheduled.how_held(), HowHeld::Scheduled);
         assert_eq!(reload(&scheduled, &auto).how_held(), HowHeld::Scheduled);
-        let current = CurrentConfig::new(start(&auto, None));
-        let reread = reload(&current.active(), &auto);
+        let current = CurrentPolicy::new(start(&auto, None));
+        let reread = reload(&current.now(), &auto);
         assert_eq!(current.find_scheduler(), Some(HowHeld::Scheduled));
         assert_eq!(current.find_scheduler(), None, "it is told once");
         current.replace(reread);
-        assert_eq!(current.active().how_held(), HowHeld::Scheduled, "a reload beside it loses nothing");
+        assert_eq!(current.now().how_held(), HowHeld::Scheduled, "a reload beside it loses nothing");
     }
 
     /// GPUs of four as an operator writes them, and which they are.

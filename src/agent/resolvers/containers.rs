@@ -14,7 +14,7 @@ use crate::runtime::thread;
 
 /// Starts the thread where the configuration names a socket.
 pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
-    let Some(socket) = shared.config.active().config.attribution.containers.socket.clone() else {
+    let Some(socket) = shared.policy.now().config.attribution.containers.socket.clone() else {
         return Ok(());
     };
     shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Container));

@@ -32,7 +32,7 @@ const MAP_OF_HOST: &str = "/run/gpumeter/gpus";
 
 /// Starts the thread where the configuration names a directory.
 pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> Result<(), thread::Error> {
-    let configured = shared.config.active().config.attribution.slurm.clone();
+    let configured = shared.policy.now().config.attribution.slurm.clone();
     if HostJobs::new(shared.host.clone(), &configured).is_none() {
         return Ok(());
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::accounting::batches::{Recovered, RecoveredShare};
-use crate::agent::policy::CurrentConfig;
+use crate::agent::policy::CurrentPolicy;
 use crate::holders::host::Host;
 use crate::holders::{AllocatedDevice, Allocation, ResolvedWorkloads};
 use crate::model::snapshot::Roster;
@@ -49,7 +49,7 @@ pub(crate) struct Resolvers {
     pub(crate) clock: Clock,
     pub(crate) stop: Stop,
     pub(crate) host: Host,
-    pub(crate) config: Arc<CurrentConfig>,
+    pub(crate) policy: Arc<CurrentPolicy>,
     /// The GPUs of the node as of the last tick; none before the first.
     pub(crate) gpus: Mutex<Option<TrackedGpus>>,
     pub(crate) simulated: Arc<AtomicBool>,
@@ -339,7 +339,7 @@ mod tests {
     use std::sync::{Once, mpsc};
 
     use super::*;
-    use crate::agent::policy::ActiveConfig;
+    use crate::agent::policy::AgentPolicy;
     use crate::config::Config;
 
     const TIMEOUT: Duration = Duration::from_secs(60);
@@ -351,7 +351,7 @@ mod tests {
         Arc::new(Resolvers {
             clock: Clock::System,
             stop: Stop::default(),
-            config: Arc::new(CurrentConfig::new(ActiveConfig::new(
+            policy: Arc::new(CurrentPolicy::new(AgentPolicy::new(
                 Config::parse(config, "test").unwrap(),
                 None,
             ))),

@@ -35,14 +35,14 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Starts the thread where the configuration names a socket.
 pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> Result<(), thread::Error> {
-    let Some(socket) = shared.config.active().config.attribution.kubernetes.socket.clone() else {
+    let Some(socket) = shared.policy.now().config.attribution.kubernetes.socket.clone() else {
         return Ok(());
     };
     shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Pod));
     // A container without the volume of the kubelet's directory waits for a list that never comes.
     let can_be_listed = shared.host.path(&socket).parent().is_some_and(Path::is_dir);
     shared.allocate_recovered(recovered.filter(|_| can_be_listed), HoldingSource::Kubernetes);
-    let kubernetes = shared.config.active().config.attribution.kubernetes.clone();
+    let kubernetes = shared.policy.now().config.attribution.kubernetes.clone();
     let first_round = shared.start_rounds(|statuses| &statuses.pods, move |shared| {
         let tracker = PodTracker::continuing(shared.allocated(HoldingSource::Kubernetes));
         let client = KubeletSocket::new(&shared.host.path(&socket));
@@ -246,7 +246,7 @@ impl PodRounds {
     }
 
     fn run_round(&mut self, shared: &Resolvers, now: Nanoseconds, is_requested: bool) {
-        let kubernetes = shared.config.active().config.attribution.kubernetes.clone();
+        let kubernetes = shared.policy.now().config.attribution.kubernetes.clone();
         self.pods.resources = resources(&kubernetes);
         let answer = self.pods.ask(&self.client);
         match &answer {

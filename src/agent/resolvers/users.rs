@@ -35,10 +35,10 @@ pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
                     refresh(shared, uid, &mut groups_failed);
                     has_looked_up = true;
                 }
-                let active = shared.config.active();
-                if checked != active.config.attribution.standing {
-                    checked.clone_from(&active.config.attribution.standing);
-                    for problem in unresolved_grants(&active.config, users) {
+                let policy = shared.policy.now();
+                if checked != policy.config.attribution.standing {
+                    checked.clone_from(&policy.config.attribution.standing);
+                    for problem in unresolved_grants(&policy.config, users) {
                         tracing::warn!("{problem}");
                     }
                 }
@@ -75,8 +75,8 @@ fn refresh(shared: &Resolvers, uid: u32, groups_failed: &mut bool) {
 
 /// Puts the known names and members of groups into the grants.
 fn update_grants(shared: &Resolvers) {
-    let active = shared.config.active();
-    let (config, users) = (&active.config, shared.host.users());
+    let policy = shared.policy.now();
+    let (config, users) = (&policy.config, shared.host.users());
     if granted_uids(config).next().is_none() && granted_groups(config).is_empty() {
         return;
     }
@@ -86,7 +86,7 @@ fn update_grants(shared: &Resolvers) {
             let _known_or_requested = users.name(uid);
         }
     }
-    shared.config.resolve_grants(&known_grantees(config, users));
+    shared.policy.resolve_grants(&known_grantees(config, users));
 }
 
 /// Names and members of the users and groups of all grants, also for these users who are on a GPU. Waits for lookups for

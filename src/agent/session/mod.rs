@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::agent::policy::CurrentConfig;
+use crate::agent::policy::CurrentPolicy;
 use crate::agent::resolvers::SeenProcesses;
 use crate::config::Config;
 use crate::driver::nvml::{CallSlot, FoundGpu};
@@ -53,7 +53,7 @@ pub(crate) struct DriverSessions {
     pub(crate) clock: Clock,
     pub(crate) stop: Stop,
     pub(crate) host: Host,
-    pub(crate) config: Arc<CurrentConfig>,
+    pub(crate) policy: Arc<CurrentPolicy>,
     /// Frames and events for the tick loop.
     pub(crate) news: mpsc::Sender<SamplerNews>,
     pub(crate) samplers: Mutex<Samplers>,

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::{DriverSessions, WatchedCalls, collector, count_error, report_if_all_are_known, search, watch};
-use crate::agent::policy::{Cadence, Wait};
+use crate::agent::policy::{AgentPolicy, Wait};
 use crate::driver::nvml::{CallSlot, FoundGpu, Library, Sampler, find};
 use crate::meter::SamplerNews;
 use crate::model::frame::Tier;
@@ -34,7 +34,7 @@ impl SamplerThread {
         let (slot_by_thread, shared) = (slot.clone(), Arc::clone(shared));
         let thread = Thread::start("sampler", move || {
             if let Some(found) = identify_gpu(&library, index, &slot_by_thread, &end, &shared) {
-                let level = shared.config.active().cadence.level;
+                let level = shared.policy.now().level;
                 let sampler = Sampler::new(library, &found, slot_by_thread, shared.clock.clone(), level);
                 let sampling = SamplingLoop {
                     gpu: found.id,
@@ -140,8 +140,7 @@ impl SamplingLoop<'_> {
         // Whether an event asks for all tiers, and the first tick at which they may be read for an event again.
         let (mut read_all, mut next_read_all) = (false, 0);
         while !end.is_called() {
-            let active = shared.config.active();
-            let cadence = active.cadence;
+            let policy = shared.policy.now();
             let hint = shared.received.take_hint(&self.gpu.uuid);
             if hint.mig_changed {
                 self.sampler.drop_plan();
@@ -149,14 +148,15 @@ impl SamplingLoop<'_> {
             read_all |= hint.read_all;
             if read_all && tick >= next_read_all {
                 // Events that repeat, as XIDs do, must not cause all tiers to be read in every tick.
-                (read_all, next_read_all) = (false, tick + cadence.every[Tier::Medium as usize]);
+                (read_all, next_read_all) = (false, tick + policy.ticks_per_tier()[Tier::Medium as usize]);
                 self.sampler.read_all_tiers_next();
             }
-            let earliest = self.read(tick, cadence);
+            let earliest = self.read(tick, &policy);
             tick += 1;
-            let next = next_multiple(shared.clock.now().boottime.max(earliest), cadence.interval);
+            let next =
+                next_multiple(shared.clock.now().boottime.max(earliest), policy.config.sampling.interval);
             let wait = Wait { until: next, every: Nanoseconds::SECOND, notify: || {} };
-            shared.config.wait_until(&shared.clock, &active, end, wait);
+            shared.policy.wait_until(&shared.clock, &policy, end, wait);
         }
         if !shared.stop.is_called() {
             // What the driver keeps for the plan is given back, since the driver may outlive the session.
@@ -165,15 +165,16 @@ impl SamplingLoop<'_> {
     }
 
     /// Reads one tick and sends the result to the tick loop; returns the earliest time of the next tick.
-    fn read(&mut self, tick: u64, cadence: Cadence) -> Nanoseconds {
+    fn read(&mut self, tick: u64, policy: &AgentPolicy) -> Nanoseconds {
         let shared = self.shared;
         let run_tick = || {
-            self.sampler.configure(cadence.level, cadence.presence, cadence.driver_share);
-            self.sampler.show_processes(cadence.shows_processes);
-            self.sampler.tick(cadence.every.map(|every| tick.is_multiple_of(every)))
+            let presence = policy.how_held().is_by_presence();
+            self.sampler.configure(policy.level, presence, policy.config.sampling.driver_share);
+            self.sampler.show_processes(policy.meter.dcgm);
+            self.sampler.tick(policy.ticks_per_tier().map(|every| tick.is_multiple_of(every)))
         };
         match catch_unwind(AssertUnwindSafe(run_tick)) {
-            Ok(Ok(frame)) => return self.send_frame(frame, cadence.interval),
+            Ok(Ok(frame)) => return self.send_frame(frame, policy.config.sampling.interval),
             Ok(Err(absence)) => {
                 note_absence(shared, self.gpu.index, Some(absence));
                 count_error(shared, Arc::clone(&self.collector), absence.reason());
