@@ -6,33 +6,33 @@
 ///
 /// The place of a struct is `(config a.b)`, a part of [`Config`](super::Config) with that path in the file,
 /// `(draft a.b)`, which is checked further, `(list a)`, whose only key is the section `a` itself, or `()`, `T` itself. The kinds are the arms of `field!`; `Absent` and
-/// `ChangeEffect` are those of the module `key`. Mappings within a mapping are structs of their own, named behind `+`.
+/// `ChangeEffect` are those of the module `key`. A table that is not printed needs no help. Mappings within a mapping are structs of their own, named behind `+`.
 macro_rules! keys {
     ($T:ty; $(
         $section:literal $vis:vis struct $Name:ident $place:tt {
-            $($key:ident: $Type:ty, $kind:ident($($kind_argument:expr),*), $absent:ident($text:expr), $change:ident,
-              $(in $unit:literal,)? $help:literal;)*
+            $($key:ident: $Type:ty, $kind:ident($($kind_argument:expr),*), $absent:ident($text:expr), $change:ident
+              $(, in $unit:literal)? $(, $help:literal)?;)*
         } $(+ { $($inner:ident: $Inner:ty),* })?
     )+) => {
         $(
             #[doc = $section]
             #[derive(Clone, Debug, Default, PartialEq, Eq)]
             $vis struct $Name {
-                $(#[doc = $help] $vis $key: $Type,)*
+                $($(#[doc = $help])? $vis $key: $Type,)*
                 $($(#[doc = concat!("Keys of `", stringify!($inner), "`.")] $vis $inner: $Inner,)*)?
             }
         )+
 
         /// Every key, in the order of the printed file.
-        pub(crate) const TABLE: Table<$T> = Table {
+        pub(crate) const TABLE: $crate::config::key::Table<$T> = $crate::config::key::Table {
             keys: &[$($(
-                Key {
+                $crate::config::key::Key {
                     path: path!($place $key),
                     field: field!($place $key $kind($($kind_argument),*)),
-                    absent: Absent::$absent($text),
+                    absent: $crate::config::key::Absent::$absent($text),
                     change: change!($place $key $change),
                     unit: concat!($($unit)?),
-                    help: $help,
+                    help: concat!($($help)?),
                 },
             )*)+],
             mappings: &[$((path!($place), $section)),+],
@@ -48,13 +48,13 @@ macro_rules! entry_keys {
         $key:ident => $($at:ident).+, $kind:ident($($kind_argument:expr),*), $absent:ident($text:expr),
         $(in $unit:literal,)? $help:literal;
     )*) => {
-        pub(crate) const TABLE: Table<$T> = Table {
+        pub(crate) const TABLE: $crate::config::key::Table<$T> = $crate::config::key::Table {
             keys: &[$(
-                Key {
+                $crate::config::key::Key {
                     path: path!(() $key),
                     field: field!((entry $($at).+) $key $kind($($kind_argument),*)),
-                    absent: Absent::$absent($text),
-                    change: ChangeEffect::Reload,
+                    absent: $crate::config::key::Absent::$absent($text),
+                    change: $crate::config::key::ChangeEffect::Reload,
                     unit: concat!($($unit)?),
                     help: $help,
                 },
@@ -89,63 +89,90 @@ macro_rules! place {
 
 /// What a key accepts, and how that is stored.
 macro_rules! field {
-    ($at:tt $key:ident flag()) => { KeyType::Flag(|target| &mut place!(target $at $key)) };
+    ($at:tt $key:ident flag()) => { field!($at $key text("true or false", $crate::config::values::flag)) };
     ($at:tt $key:ident count($least:expr, $most:expr)) => {
-        KeyType::Count { least: $least, most: $most, place: |target| &mut place!(target $at $key) }
+        field!($at $key scalar(
+            format!("a whole number from {} to {}", $least, $most),
+            |text: &str| $crate::config::values::count(text, $least, $most)
+        ))
     };
     ($at:tt $key:ident duration($least:expr, $most:expr)) => {
-        KeyType::Duration { least: $least, most: $most, place: |target| &mut place!(target $at $key) }
+        field!($at $key scalar(
+            {
+                let [least, most] = [$least, $most].map($crate::config::time::in_words);
+                format!("a duration from {least} to {most}")
+            },
+            |text: &str| $crate::config::time::duration(text, $least, $most)
+        ))
     };
     // One of some words, which stand for these values.
     ($at:tt $key:ident word($words:expr, $values:expr)) => {
-        KeyType::Word {
-            words: &$words,
-            set: |target, index| {
+        field!($at $key scalar(
+            $crate::config::values::one_of(&$words),
+            |text: &str| {
                 const { assert!($words.len() == $values.len()) };
-                place!(target $at $key) = $values[index].into();
-            },
-        }
+                $crate::config::values::word(text, &$words).map(|place| $values[place])
+            }
+        ))
     };
     // Any other scalar, by its parser.
     ($at:tt $key:ident text($accepts:expr, $parse:expr)) => {
-        KeyType::Text { accepts: $accepts, set: |target, text| put(&mut place!(target $at $key), $parse(text)) }
+        field!($at $key scalar($accepts.to_owned(), $parse))
+    };
+    ($at:tt $key:ident scalar($accepts:expr, $parse:expr)) => {
+        $crate::config::key::KeyType {
+            accepts: || $accepts,
+            set: $crate::config::key::KeySetter::Scalar(|target, text| {
+                $crate::config::values::put(&mut place!(target $at $key), $parse(text))
+            }),
+        }
     };
     // A scalar or a list of scalars, no two alike, by the parser of one.
     ($at:tt $key:ident texts($accepts:expr, $parse:expr)) => {
-        KeyType::Texts {
-            accepts: $accepts,
-            set: |target, text| add(&mut place!(target $at $key), text, $parse(text)),
-        }
+        field!($at $key list($accepts, |list, text| $crate::config::values::add(list, text, $parse(text))))
     };
     // A scalar or a list of scalars, by what adds one.
     ($at:tt $key:ident list($accepts:expr, $add:expr)) => {
-        KeyType::Texts { accepts: $accepts, set: |target, text| $add(&mut place!(target $at $key), text) }
+        $crate::config::key::KeyType {
+            accepts: || format!("{}, or a list of them", $accepts),
+            set: $crate::config::key::KeySetter::Scalars(|target, text| $add(&mut place!(target $at $key), text)),
+        }
     };
     // A mapping of names to scalars or lists of scalars, by what adds one.
     ($at:tt $key:ident pairs($accepts:expr, $add:expr)) => {
-        KeyType::Pairs { accepts: $accepts, set: |target, name, text| $add(&mut place!(target $at $key), name, text) }
+        $crate::config::key::KeyType {
+            accepts: || format!("a mapping of {}", $accepts),
+            set: $crate::config::key::KeySetter::Pairs(|target, name, text| {
+                $add(&mut place!(target $at $key), name, text)
+            }),
+        }
     };
     // A mapping of names to mappings of names to scalars, by what adds one.
     ($at:tt $key:ident nested_pairs($accepts:expr, $add:expr)) => {
-        KeyType::NestedPairs {
-            accepts: $accepts,
-            set: |target, outer, name, text| $add(&mut place!(target $at $key), outer, name, text),
+        $crate::config::key::KeyType {
+            accepts: || format!("a mapping of {}", $accepts),
+            set: $crate::config::key::KeySetter::NestedPairs(|target, outer, name, text| {
+                $add(&mut place!(target $at $key), outer, name, text)
+            }),
         }
     };
     // A list of mappings with keys of their own, by their reader and their table.
     ($at:tt $key:ident entries($read:expr, $table:expr)) => {
-        KeyType::Maps {
-            set: |target, items, base, report| place!(target $at $key) = $read(items, base, report),
-            rows: |prefix| $table.keys.iter().flat_map(|key| key.rows(prefix)).collect(),
+        $crate::config::key::KeyType {
+            accepts: || "a list".to_owned(),
+            set: $crate::config::key::KeySetter::Maps {
+                set: |target, items, base, report| place!(target $at $key) = $read(items, base, report),
+                rows: |prefix| $table.keys.iter().flat_map(|key| key.rows(prefix)).collect(),
+            },
         }
     };
 }
 
 /// What a changed value means to an agent that runs.
 macro_rules! change {
-    ($at:tt $key:ident Reload) => { ChangeEffect::Reload };
+    ($at:tt $key:ident Reload) => { $crate::config::key::ChangeEffect::Reload };
     ((config $($at:ident).+) $key:ident Restart) => {
-        ChangeEffect::Restart(|new, old| {
+        $crate::config::key::ChangeEffect::Restart(|new, old| {
             let differs = new.$($at).+.$key != old.$($at).+.$key;
             new.$($at).+.$key.clone_from(&old.$($at).+.$key);
             differs

@@ -1,10 +1,9 @@
 //! Reads the pods that hold nothing (`attribution.kubernetes.ignore`).
 
 use super::entries::{Mistake, entries_of, read_entries};
-use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::ProblemCollector;
 use super::tree::YamlNode;
-use super::values::{name, put};
+use super::values::name;
 use crate::model::PodPattern;
 
 entry_keys! { PodPattern;

@@ -6,10 +6,7 @@
 
 use super::problem::{Complaint, ProblemCollector};
 use super::settings::Config;
-use super::time::{duration, in_words};
 use super::tree::YamlNode;
-use super::values::{count, flag, one_of, put, word};
-use crate::model::Nanoseconds;
 
 /// The keys of a mapping that fills a `T`, and the mappings within it, each with its path and one sentence.
 pub(crate) struct Table<T: 'static> {
@@ -52,46 +49,21 @@ pub(crate) enum ChangeEffect {
     Restart(fn(&mut Config, &Config) -> bool),
 }
 
-/// What a key accepts, and where the value goes.
-pub(crate) enum KeyType<T> {
-    Flag(fn(&mut T) -> &mut bool),
-    /// A whole number within bounds.
-    Count {
-        least: u32,
-        most: u32,
-        place: fn(&mut T) -> &mut u32,
-    },
-    /// A duration within bounds.
-    Duration {
-        least: Nanoseconds,
-        most: Nanoseconds,
-        place: fn(&mut T) -> &mut Nanoseconds,
-    },
-    /// One of some words, passed on by position.
-    Word {
-        words: &'static [&'static str],
-        set: fn(&mut T, usize),
-    },
-    /// Any other scalar.
-    Text {
-        accepts: &'static str,
-        set: fn(&mut T, &str) -> Result<(), Complaint>,
-    },
+/// What a key accepts, in words, and how a value is stored.
+pub(crate) struct KeyType<T> {
+    pub(crate) accepts: fn() -> String,
+    pub(crate) set: KeySetter<T>,
+}
+
+/// How the value of a key is stored, by its form in the file.
+pub(crate) enum KeySetter<T> {
+    Scalar(fn(&mut T, &str) -> Result<(), Complaint>),
     /// A scalar or a list of scalars, passed on one by one.
-    Texts {
-        accepts: &'static str,
-        set: fn(&mut T, &str) -> Result<(), Complaint>,
-    },
+    Scalars(fn(&mut T, &str) -> Result<(), Complaint>),
     /// A mapping of names to scalars or lists of scalars, passed on one by one.
-    Pairs {
-        accepts: &'static str,
-        set: fn(&mut T, &str, &str) -> Result<(), Complaint>,
-    },
+    Pairs(fn(&mut T, &str, &str) -> Result<(), Complaint>),
     /// A mapping of names to mappings of names to scalars, passed on one by one.
-    NestedPairs {
-        accepts: &'static str,
-        set: fn(&mut T, &str, &str, &str) -> Result<(), Complaint>,
-    },
+    NestedPairs(fn(&mut T, &str, &str, &str) -> Result<(), Complaint>),
     /// A list of mappings with keys of their own.
     Maps {
         set: fn(&mut T, &[YamlNode], &str, &mut ProblemCollector),
@@ -102,35 +74,10 @@ pub(crate) enum KeyType<T> {
 impl<T> KeyType<T> {
     /// Parses and stores a scalar.
     pub(crate) fn set(&self, target: &mut T, text: &str) -> Result<(), Complaint> {
-        match self {
-            Self::Flag(place) => put(place(target), flag(text)),
-            Self::Count { least, most, place } => put(place(target), count(text, *least, *most)),
-            Self::Duration { least, most, place } => put(place(target), duration(text, *least, *most)),
-            Self::Word { words, set } => {
-                set(target, word(text, words)?);
-                Ok(())
-            }
-            Self::Text { set, .. } | Self::Texts { set, .. } => set(target, text),
+        match self.set {
+            KeySetter::Scalar(set) | KeySetter::Scalars(set) => set(target, text),
             // `read_mapping` has refused a scalar for these.
-            Self::Maps { .. } | Self::Pairs { .. } | Self::NestedPairs { .. } => Ok(()),
-        }
-    }
-
-    /// The accepted values, in words.
-    pub(crate) fn accepts(&self) -> String {
-        match self {
-            Self::Flag(_) => "true or false".to_owned(),
-            Self::Count { least, most, .. } => format!("a whole number from {least} to {most}"),
-            Self::Duration { least, most, .. } => {
-                format!("a duration from {} to {}", in_words(*least), in_words(*most))
-            }
-            Self::Word { words, .. } => one_of(words),
-            Self::Text { accepts, .. } => (*accepts).to_owned(),
-            Self::Texts { accepts, .. } => format!("{accepts}, or a list of them"),
-            Self::Pairs { accepts, .. } | Self::NestedPairs { accepts, .. } => {
-                format!("a mapping of {accepts}")
-            }
-            Self::Maps { .. } => "a list".to_owned(),
+            KeySetter::Maps { .. } | KeySetter::Pairs(_) | KeySetter::NestedPairs(_) => Ok(()),
         }
     }
 }
@@ -144,13 +91,13 @@ impl<T> Key<T> {
             Absent::Optional(text) => (None, text, false),
             Absent::Required(text) => (None, text, true),
         };
-        let nested = match self.field {
-            KeyType::Maps { rows, .. } => rows(&format!("{path}[].")),
+        let nested = match self.field.set {
+            KeySetter::Maps { rows, .. } => rows(&format!("{path}[].")),
             _ => Vec::new(),
         };
         let is_list = !nested.is_empty();
         let needs_restart = matches!(self.change, ChangeEffect::Restart(_));
-        let (accepts, unit, help) = (self.field.accepts(), self.unit, self.help);
+        let (accepts, unit, help) = ((self.field.accepts)(), self.unit, self.help);
         let row =
             KeyDescription { path, accepts, default, example, required, needs_restart, is_list, unit, help };
         let mut rows = vec![row];

@@ -10,12 +10,11 @@ use hyper::header::{HeaderName, HeaderValue};
 
 use super::address::Endpoint;
 use super::entries::{EntryPlace, Mistake, Placed, entries_of, read_entries};
-use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, ProblemCollector};
 use super::settings::{Config, OtlpConfig};
 use super::time::in_words;
 use super::tree::YamlNode;
-use super::values::{decode_percent, path, put, word};
+use super::values::{decode_percent, path, word};
 use super::web::Credential;
 use crate::model::Nanoseconds;
 

@@ -1,12 +1,11 @@
 //! Reads the rates of time, energy and emissions (`prices`, `carbon`).
 
 use super::entries::{EntryPlace, Mistake, entries_of, read_entries};
-use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, ProblemCollector};
 use super::settings::{CarbonConfig, EnergyConfig};
 use super::time::moment;
 use super::tree::YamlNode;
-use super::values::{billionths, flag, put};
+use super::values::{billionths, flag};
 use crate::accounting::billing::{EXAMPLE, PriceBook, Rate, RateKind, RateSelector};
 use crate::model::{Decimal, Tariff, Utc};
 

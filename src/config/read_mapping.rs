@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::key::{Absent, Key, KeyType};
+use super::key::{Absent, Key, KeySetter};
 use super::problem::{Complaint, FilePosition, ProblemCollector};
 use super::tree::{YamlNode, YamlValue};
 use super::values::nearest;
@@ -58,7 +58,7 @@ pub(crate) fn read_mapping<T>(
                 }
             }
             (None, Absent::Required(_)) => {
-                let text = format!("is missing; give {}", key.field.accepts());
+                let text = format!("is missing; give {}", (key.field.accepts)());
                 report.add(node.place, path, Complaint(text));
             }
             (None, Absent::Optional(_)) => {}
@@ -108,12 +108,12 @@ impl<'tree, T> MappingReader<'tree, '_, T> {
         let below = |key: &Key<T>| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
         if let Some(known) = self.keys.iter().find(|key| key.path == path) {
             // An empty list or mapping means the same as no key.
-            let is_nothing = match (&known.field, &value.shape) {
-                (KeyType::Maps { .. }, YamlValue::List(items)) => items.is_empty(),
-                (KeyType::Pairs { .. } | KeyType::NestedPairs { .. }, YamlValue::Map(entries)) => {
+            let is_nothing = match (&known.field.set, &value.shape) {
+                (KeySetter::Maps { .. }, YamlValue::List(items)) => items.is_empty(),
+                (KeySetter::Pairs(_) | KeySetter::NestedPairs(_), YamlValue::Map(entries)) => {
                     entries.is_empty()
                 }
-                (KeyType::Maps { .. } | KeyType::Pairs { .. } | KeyType::NestedPairs { .. }, shape) => {
+                (KeySetter::Maps { .. } | KeySetter::Pairs(_) | KeySetter::NestedPairs(_), shape) => {
                     *shape == YamlValue::Empty
                 }
                 _ => false,
@@ -168,28 +168,28 @@ impl<'tree, T> MappingReader<'tree, '_, T> {
 
 /// Stores a value if it has the right type.
 fn store<T>(key: &Key<T>, shown: &str, value: &YamlNode, target: &mut T, report: &mut ProblemCollector) {
-    match (&key.field, &value.shape) {
-        (KeyType::Maps { set, .. }, YamlValue::List(items)) => set(target, items, shown, report),
-        (KeyType::Texts { .. }, YamlValue::List(items)) if !items.is_empty() => {
+    match (&key.field.set, &value.shape) {
+        (KeySetter::Maps { set, .. }, YamlValue::List(items)) => set(target, items, shown, report),
+        (KeySetter::Scalars(_), YamlValue::List(items)) if !items.is_empty() => {
             for (index, item) in items.iter().enumerate() {
                 store_scalar(key, &format!("{shown}[{index}]"), item, target, report);
             }
         }
-        (KeyType::Pairs { set, .. }, YamlValue::Map(entries)) => {
+        (KeySetter::Pairs(set), YamlValue::Map(entries)) => {
             for (name, value) in entries {
                 store_pair(*set, &MappingEntry { shown, name, value, entries }, target, report);
             }
         }
-        (KeyType::NestedPairs { set, .. }, YamlValue::Map(entries)) => {
+        (KeySetter::NestedPairs(set), YamlValue::Map(entries)) => {
             for (name, value) in entries {
                 store_mapping(*set, &MappingEntry { shown, name, value, entries }, target, report);
             }
         }
-        (KeyType::Pairs { .. } | KeyType::NestedPairs { .. }, _) => {
-            let text = format!("is not a mapping; give {}, or remove the key", key.field.accepts());
+        (KeySetter::Pairs(_) | KeySetter::NestedPairs(_), _) => {
+            let text = format!("is not a mapping; give {}, or remove the key", (key.field.accepts)());
             report.add(value.place, shown, Complaint(text));
         }
-        (KeyType::Maps { .. }, _) => {
+        (KeySetter::Maps { .. }, _) => {
             let text = "is not a list; begin each entry with `- `".to_owned();
             report.add(value.place, shown, Complaint(text));
         }
@@ -285,7 +285,7 @@ fn store_scalar<T>(
         YamlValue::List(_) => "is a list",
         YamlValue::Map(_) => "is a mapping",
     };
-    let text = format!("{wrong}; give {}, or remove the key", key.field.accepts());
+    let text = format!("{wrong}; give {}, or remove the key", (key.field.accepts)());
     report.add(value.place, shown, Complaint(text));
 }
 

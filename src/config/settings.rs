@@ -7,16 +7,14 @@ use std::path::PathBuf;
 use super::address::{Endpoint, ListenAddress, external_url};
 use super::dcgm_counters::{self, CounterLine};
 use super::ignored_pods;
-use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
+use super::key::KeyDescription;
 use super::otlp::{self, OtlpDestination, OtlpNames};
 use super::prices;
 use super::standing::{self, PresenceSetting};
 use super::tenants::{self, TenantAttributes};
 use super::terms;
 use super::time::moment;
-use super::values::{
-    add, add_label, cgroup_path, flag, name, path, path_or_off, put, resource, service, time_zone,
-};
+use super::values::{add_label, cgroup_path, flag, name, path, path_or_off, resource, service, time_zone};
 use super::web::{
     ClientAuth, Credential, DcgmLabels, TlsVersion, add_cipher, add_curve, add_header, add_tenant, add_user,
     client_auth, credential, tls_version,

@@ -6,10 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::fraction::{Sum, fraction};
-use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, ProblemCollector};
 use super::tree::YamlNode;
-use super::values::{put, token};
+use super::values::token;
 use crate::model::{GpuSelector, Selector, StandingGrant};
 
 /// Whether presence holds GPUs without a grant.

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::entries::{EntryPlace, Mistake, entries_of, read_entries};
-use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, ProblemCollector};
 use super::time::moment;
 use super::tree::YamlNode;
-use super::values::{add, billionths, name, nearest, put};
+use super::values::{billionths, name, nearest};
 use crate::accounting::tenants::{TenantRule, is_label};
 use crate::model::{Fact, Money, PodLabel, RESERVED};
 

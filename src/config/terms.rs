@@ -1,12 +1,11 @@
 //! Reads the terms of tenants (`terms`).
 
 use super::entries::{Mistake, entries_of, read_entries};
-use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::prices;
 use super::problem::{Complaint, ProblemCollector};
 use super::time::moment;
 use super::tree::YamlNode;
-use super::values::{name, put};
+use super::values::name;
 use crate::accounting::billing::{Basis, Terms, WHOLE_RATE};
 use crate::model::RESERVED;
 

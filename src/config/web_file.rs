@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, ProblemCollector, Problems};
 use super::read_mapping::{self, KeyPositions};
 use super::settings::{WebConfig, WebRateLimitConfig, WebTlsConfig};
 use super::tree;
-use super::values::put;
 use super::web::{
     ClientAuth, Credential, TlsVersion, add_cipher, add_curve, add_header, client_auth, interval,
     tls_version, user,
@@ -18,54 +16,36 @@ use crate::model::Nanoseconds;
 keys! { WebFile;
 "TLS."
 pub(crate) struct FileTls (draft tls_server_config) {
-    cert: Option<String>, text("a certificate as PEM", text), Optional(""), Reload,
-        "The server's certificate.";
-    key: Option<String>, text("a private key as PEM", text), Optional(""), Reload,
-        "Its private key.";
-    client_ca: Option<String>, text("certificates as PEM", text), Optional(""), Reload,
-        "CAs of clients.";
-    cert_file: Option<PathBuf>, text("a path", path), Optional(""), Reload,
-        "File of the server's certificate.";
-    key_file: Option<PathBuf>, text("a path", path), Optional(""), Reload,
-        "File of its private key.";
-    client_ca_file: Option<PathBuf>, text("a path", path), Optional(""), Reload,
-        "File of the CAs of clients.";
-    client_auth_type: ClientAuth, text("a policy", client_auth), Default("NoClientCert"), Reload,
-        "Whether clients are asked for a certificate.";
-    client_allowed_sans: Vec<String>, list("an alternative name", add_name), Optional(""), Reload,
-        "Names of which a client's certificate must have one.";
-    min_version: TlsVersion, text("TLS12 or TLS13", tls_version), Default("TLS12"), Reload,
-        "Oldest version of TLS.";
-    max_version: TlsVersion, text("TLS12 or TLS13", tls_version), Default("TLS13"), Reload,
-        "Newest version of TLS.";
-    cipher_suites: Vec<String>, list("a cipher suite", add_cipher), Optional(""), Reload,
-        "Cipher suites of TLS 1.2.";
-    prefer_server_cipher_suites: bool, flag(), Default("true"), Reload,
-        "Whether the server's order of cipher suites counts.";
-    curve_preferences: Vec<String>, list("a curve", add_curve), Optional(""), Reload,
-        "Curves of the key exchange.";
+    cert: Option<String>, text("a certificate as PEM", text), Optional(""), Reload;
+    key: Option<String>, text("a private key as PEM", text), Optional(""), Reload;
+    client_ca: Option<String>, text("certificates as PEM", text), Optional(""), Reload;
+    cert_file: Option<PathBuf>, text("a path", path), Optional(""), Reload;
+    key_file: Option<PathBuf>, text("a path", path), Optional(""), Reload;
+    client_ca_file: Option<PathBuf>, text("a path", path), Optional(""), Reload;
+    client_auth_type: ClientAuth, text("a policy", client_auth), Default("NoClientCert"), Reload;
+    client_allowed_sans: Vec<String>, list("an alternative name", add_name), Optional(""), Reload;
+    min_version: TlsVersion, text("TLS12 or TLS13", tls_version), Default("TLS12"), Reload;
+    max_version: TlsVersion, text("TLS12 or TLS13", tls_version), Default("TLS13"), Reload;
+    cipher_suites: Vec<String>, list("a cipher suite", add_cipher), Optional(""), Reload;
+    prefer_server_cipher_suites: bool, flag(), Default("true"), Reload;
+    curve_preferences: Vec<String>, list("a curve", add_curve), Optional(""), Reload;
 }
 
 "HTTP."
 pub(crate) struct FileHttp (draft http_server_config) {
-    http2: bool, flag(), Default("true"), Reload,
-        "Whether HTTP/2 is offered over TLS.";
-    headers: Vec<(String, String)>, pairs("headers with values", add_header), Optional(""), Reload,
-        "Headers of every answer.";
+    http2: bool, flag(), Default("true"), Reload;
+    headers: Vec<(String, String)>, pairs("headers with values", add_header), Optional(""), Reload;
 }
 
 "A rate limit."
 pub(crate) struct FileRate (draft rate_limit) {
-    interval: Nanoseconds, text("a duration", interval), Default("0"), Reload,
-        "Time after which one request more is answered.";
-    burst: u32, count(0, 1_000_000), Default("0"), Reload,
-        "Most requests at once.";
+    interval: Nanoseconds, text("a duration", interval), Default("0"), Reload;
+    burst: u32, count(0, 1_000_000), Default("0"), Reload;
 }
 
 "The file."
 pub(crate) struct WebFile () {
-    basic_auth_users: BTreeMap<String, String>, pairs("users with bcrypt hashes", add_user), Optional(""), Reload,
-        "The hash of each user's password.";
+    basic_auth_users: BTreeMap<String, String>, pairs("users with bcrypt hashes", add_user), Optional(""), Reload;
 } + { tls_server_config: FileTls, http_server_config: FileHttp, rate_limit: FileRate }
 }
 
