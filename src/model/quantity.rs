@@ -2,6 +2,7 @@
 //!
 //! Floating point appears only on the wire; rounding happens once, at settlement or there.
 
+use derive_more::{Add, AddAssign, Display, Sub, Sum};
 use serde::{Deserialize, Serialize};
 
 /// A base unit of the metrics, with the number of decimals at which its integers are kept.
@@ -56,41 +57,14 @@ macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Display, Add, AddAssign, Sub, Sum)]
         #[serde(transparent)]
         pub struct $name(pub $inner);
 
-        impl std::fmt::Display for $name {
-            /// The integer without its unit.
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                self.0.fmt(f)
-            }
-        }
         impl std::str::FromStr for $name {
             type Err = std::num::ParseIntError;
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 text.parse().map(Self)
-            }
-        }
-        impl std::ops::Add for $name {
-            type Output = Self;
-            fn add(self, other: Self) -> Self {
-                Self(self.0 + other.0)
-            }
-        }
-        impl std::ops::AddAssign for $name {
-            fn add_assign(&mut self, other: Self) {
-                self.0 += other.0;
-            }
-        }
-        impl std::ops::Sub for $name {
-            type Output = Self;
-            fn sub(self, other: Self) -> Self {
-                Self(self.0 - other.0)
-            }
-        }
-        impl std::iter::Sum for $name {
-            fn sum<I: Iterator<Item = Self>>(items: I) -> Self {
-                Self(items.map(|item| item.0).sum())
             }
         }
     };
@@ -117,15 +91,9 @@ quantity! {
 macro_rules! sum {
     ($(#[$doc:meta])* $name:ident of $part:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Display, AddAssign)]
         pub struct $name(pub u128);
 
-        impl std::fmt::Display for $name {
-            /// The integer without its unit.
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                self.0.fmt(f)
-            }
-        }
         impl std::str::FromStr for $name {
             type Err = SumOutOfRange;
             fn from_str(text: &str) -> Result<Self, SumOutOfRange> {
@@ -135,11 +103,6 @@ macro_rules! sum {
         impl From<$part> for $name {
             fn from(part: $part) -> Self {
                 Self(part.0.into())
-            }
-        }
-        impl std::ops::AddAssign for $name {
-            fn add_assign(&mut self, other: Self) {
-                self.0 += other.0;
             }
         }
         impl std::iter::Sum<$part> for $name {
