@@ -32,7 +32,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::agent::app::{self, Launch};
-use crate::config::{self, Config, ConfigFile, Endpoint, ListenAddress, Problems};
+use crate::config::{self, Config, ConfigFile, ListenAddress, Problems};
 use crate::holders::host::UserDatabase;
 use crate::model::catalogue::reference;
 use crate::model::{HowHeld, printable_lines};
@@ -73,7 +73,7 @@ enum Command {
     /// Run the agent: sample, attribute, keep the ledger, serve and push.
     Run(RunCommand),
     /// Run the agent on a simulated node; needs no GPU.
-    Demo(DemoCommand),
+    Demo(demo::DemoCommand),
     /// Show the node live: GPUs, MIG instances, processes, tenants, workloads, and what needs attention.
     Top(top::TopCommand),
     /// Print the bill of a running agent, or of a ledger file that no agent is using.
@@ -159,7 +159,7 @@ struct RunCommand {
 }
 
 /// Options for serving pages, named as in Prometheus' exporters.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 struct WebFlags {
     /// Web configuration file: TLS, users, headers and rate limit in the form of Prometheus' exporters.
     #[arg(long = "web.config.file", value_name = "FILE")]
@@ -173,47 +173,12 @@ struct WebFlags {
 }
 
 impl WebFlags {
-    fn options(self) -> app::WebOptions {
-        let Self { file, systemd_socket, dcgm_listen } = self;
-        app::WebOptions { file, systemd_socket, dcgm_listen }
+    /// Sets what takes precedence over the configuration.
+    fn apply(&self, config: &mut Config) {
+        if !self.dcgm_listen.is_empty() {
+            config.web.dcgm_listen.clone_from(&self.dcgm_listen);
+        }
     }
-}
-
-#[derive(Args, Debug)]
-struct DemoCommand {
-    /// Built-in scenario (cluster; node, without schedulers; local, with real processes), or the path of a file.
-    #[arg(long, default_value = "cluster", value_name = "NAME|FILE")]
-    scenario: String,
-    /// Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated.
-    #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR", value_parser = listen_address)]
-    listen: Vec<ListenAddress>,
-    /// How many times faster than real time.
-    #[arg(long, default_value = "1", value_name = "N", value_parser = demo::parse_speed)]
-    speed: u64,
-    /// Start from scratch: empty the demo's directory first.
-    #[arg(long)]
-    fresh: bool,
-    /// Directory of the demo, instead of $XDG_STATE_HOME/gpumeter/demo: new, empty, or of an earlier demo.
-    #[arg(long, value_name = "DIR")]
-    state_dir: Option<PathBuf>,
-    /// Configuration file, instead of the scenario's. For the default web.listen the demo uses 127.0.0.1:9855, for the
-    /// default web.control control.sock in its directory; a ledger.path outside its directory is refused.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed.
-    #[arg(long, value_name = "URL")]
-    otlp_endpoint: Option<Endpoint>,
-    /// Begin with a past of so many days, such as 60d, in a new ledger and in exports, as the scenario describes it.
-    #[arg(long, value_name = "DAYS", value_parser = demo::parse_days)]
-    history: Option<u64>,
-    /// How many nodes have that past; the demo runs on the first, and the others have ledgers in DIR/nodes.
-    #[arg(long, value_name = "N", default_value = "1", requires = "history", value_parser = demo::parse_nodes)]
-    nodes: usize,
-    /// Number from which all that looks random in the past follows, and the UUIDs of GPUs; by default the scenario's.
-    #[arg(long, value_name = "S", requires = "history")]
-    seed: Option<u64>,
-    #[command(flatten)]
-    web: WebFlags,
 }
 
 /// A command that did not succeed, with its exit status.
@@ -283,7 +248,7 @@ pub fn completions(shell: Shell) -> String {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(run) => run_agent(run),
-        Command::Demo(options) => run_demo(options),
+        Command::Demo(demo) => run_demo(&demo),
         Command::Top(top) => top.run(),
         Command::Bill(bill) => bill.run(),
         Command::Job(job) => job.run(),
@@ -325,33 +290,26 @@ fn run_agent(run: RunCommand) -> Result<(), Failure> {
     if !run.listen.is_empty() {
         config.web.listen = run.listen;
     }
-    let web = run.web.options();
-    web.apply(&mut config);
+    run.web.apply(&mut config);
     if run.nvml_library.is_some() {
         config.nvml.library = run.nvml_library;
     }
     let clock = Clock::of_library(config.nvml.library.as_deref());
-    app::run(Launch { config, source, clock, root: "/".into(), simulated: false, observes: false, web })
-        .map_err(|error| Failure::of_agent(&error, error.wants_restart()))
+    app::run(Launch {
+        config,
+        source,
+        clock,
+        root: "/".into(),
+        simulated: false,
+        observes: false,
+        web_file: run.web.file,
+        systemd_socket: run.web.systemd_socket,
+    })
+    .map_err(|error| Failure::of_agent(&error, error.wants_restart()))
 }
 
-fn run_demo(options: DemoCommand) -> Result<(), Failure> {
-    let options = demo::Options {
-        source: demo::DemoSource::Scenario(options.scenario),
-        listen: options.listen,
-        speed: options.speed,
-        fresh: options.fresh,
-        directory: options.state_dir,
-        config: options.config,
-        web: options.web.options(),
-        otlp_endpoint: options.otlp_endpoint,
-        past: options.history.map(|days| demo::PastOptions {
-            days,
-            nodes: options.nodes,
-            seed: options.seed,
-        }),
-    };
-    demo::run(&options).map_err(|error| {
+fn run_demo(demo: &demo::DemoCommand) -> Result<(), Failure> {
+    demo::run(demo).map_err(|error| {
         let restart = matches!(&error, demo::DemoError::Start(error) if error.wants_restart());
         Failure::of_agent(&error, restart)
     })

@@ -7,9 +7,8 @@ use clap::Args;
 
 use super::interrupts::Interrupts;
 use super::{Failure, listen_address, print};
-use crate::agent::app;
 use crate::agent::session::{self, Recording, RecordingTotals};
-use crate::cli::demo;
+use crate::cli::demo::{self, DemoCommand};
 use crate::config::{self, ListenAddress};
 use crate::model::Nanoseconds;
 
@@ -105,16 +104,14 @@ pub(super) struct ReplayCommand {
 
 impl ReplayCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        demo::run(&demo::Options {
-            source: demo::DemoSource::Recording(self.file.clone()),
+        demo::run(&DemoCommand {
+            recording: Some(self.file.clone()),
             listen: self.listen.clone(),
             speed: self.speed,
             fresh: true,
-            directory: self.state_dir.clone(),
+            state_dir: self.state_dir.clone(),
             config: self.config.clone(),
-            web: app::WebOptions::default(),
-            otlp_endpoint: None,
-            past: None,
+            ..DemoCommand::default()
         })
         .map_err(Failure::wrong)
     }

@@ -26,7 +26,7 @@ use crate::agent::control::{self, ControlServer};
 use crate::agent::policy::{self, AgentPolicy, CurrentPolicy};
 use crate::agent::resolvers::{self, Resolvers, SeenProcesses, users};
 use crate::agent::session::{self, DriverSessions, Orders, Received, RestartReason};
-use crate::config::{Config, ConfigFile, ListenAddress, OtlpPlan};
+use crate::config::{Config, ConfigFile, OtlpPlan};
 use crate::holders::host::{
     Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised,
 };
@@ -54,28 +54,10 @@ pub struct Launch {
     pub simulated: bool,
     /// Whether it only looks: it takes no lock and writes no file.
     pub observes: bool,
-    /// How pages are served.
-    pub web: WebOptions,
-}
-
-/// The options of the command line for serving pages.
-#[derive(Clone, Debug, Default)]
-pub struct WebOptions {
     /// A web configuration file of Prometheus' exporters.
-    pub file: Option<PathBuf>,
+    pub web_file: Option<PathBuf>,
     /// Whether to serve on the sockets that systemd listens on, instead of the configured addresses.
     pub systemd_socket: bool,
-    /// Addresses of the page with dcgm-exporter's names; if empty, the configured ones.
-    pub dcgm_listen: Vec<ListenAddress>,
-}
-
-impl WebOptions {
-    /// Sets what takes precedence over the configuration.
-    pub fn apply(&self, config: &mut Config) {
-        if !self.dcgm_listen.is_empty() {
-            config.web.dcgm_listen.clone_from(&self.dcgm_listen);
-        }
-    }
 }
 
 /// The agent cannot start.
@@ -256,7 +238,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         tracing::debug!(%error, "the limit on open files stays as it is");
     }
     log_start(&launch);
-    let (web, access, passwords) = web::WebSource::open(&launch.config, launch.web.file.clone())?;
+    let (web, access, passwords) = web::WebSource::open(&launch.config, launch.web_file.clone())?;
     let bound = listen(&launch, &access.current())?;
     let page = bound.listeners.iter().find_map(|one| one.page_url(&access.current()));
     let page = page.filter(|_| launch.simulated);
@@ -346,7 +328,7 @@ fn log_how_held(how_held: HowHeld) {
 /// Opens the sockets on which pages are served.
 fn listen(launch: &Launch, security: &serve::Security) -> Result<serve::BoundListeners, StartError> {
     let addresses = &launch.config.web.listen;
-    let inherited = if launch.web.systemd_socket { serve::inherit()? } else { Vec::new() };
+    let inherited = if launch.systemd_socket { serve::inherit()? } else { Vec::new() };
     let is_activated = !inherited.is_empty();
     let mut bound = match is_activated {
         true => serve::BoundListeners { listeners: inherited, unbound: Vec::new() },

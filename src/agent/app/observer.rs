@@ -4,9 +4,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
-use super::{
-    Launch, Receivers, Reloads, SAMPLERS_TIMEOUT, Shared, StartError, Threads, WebOptions, start, web,
-};
+use super::{Launch, Receivers, Reloads, SAMPLERS_TIMEOUT, Shared, StartError, Threads, start, web};
 use crate::agent::session::{self, Search};
 use crate::config::Config;
 use crate::output::serve::{BoundListeners, LatestSnapshot};
@@ -27,7 +25,6 @@ impl Observer {
         (config.web.listen, config.web.dcgm_listen) = Default::default();
         config.web.control = None;
         let clock = Clock::of_library(config.nvml.library.as_deref());
-        let web_options = WebOptions::default();
         let launch = Launch {
             config,
             source: None,
@@ -35,7 +32,8 @@ impl Observer {
             root: PathBuf::from("/"),
             simulated: false,
             observes: true,
-            web: web_options,
+            web_file: None,
+            systemd_socket: false,
         };
         let (web, access, passwords) = web::WebSource::open(&launch.config, None)?;
         let (news, inbox) = mpsc::channel();

@@ -21,9 +21,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use clap::Args;
 use thiserror::Error;
 
-use crate::agent::app::{self, Launch, StartError, WebOptions};
+use super::{WebFlags, listen_address};
+use crate::agent::app::{self, Launch, StartError};
 use crate::config::{self, Config, Endpoint, ListenAddress};
 use crate::driver::nvml::{Library, OpenError};
 use crate::driver::record::{self, ReadError};
@@ -37,61 +39,50 @@ use time::DemoTime;
 pub use history::{DemoHistory, HistoryExtent, HistoryPaths, parse_days, parse_nodes};
 pub use local::{COMMAND as CHILD_COMMAND, idle as idle_child};
 pub use scenario::DemoScenario;
-pub use time::parse_speed;
+pub(super) use time::parse_speed;
 
 /// The simulated driver library, built by this package's build script.
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
 
-/// The options of a demo or replay.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// What the driver answers from.
-    pub source: DemoSource,
-    /// Addresses to serve on; if empty, those of the configuration or 127.0.0.1:9855.
-    pub listen: Vec<ListenAddress>,
-    /// The speed in millionths of real time.
-    pub speed: u64,
-    /// Whether to empty the directory first.
-    pub fresh: bool,
-    /// The directory; if absent, one in the user's state directory.
-    pub directory: Option<PathBuf>,
-    /// A configuration file, instead of the demo's own; a replay has the default configuration without one.
-    pub config: Option<PathBuf>,
-    /// How pages are served.
-    pub web: WebOptions,
-    /// OTLP endpoint to push to, if any.
-    pub otlp_endpoint: Option<Endpoint>,
-    /// The past that the demo begins with, if it is to have one.
-    pub past: Option<PastOptions>,
-}
-
-/// How much past a demo begins with.
-#[derive(Clone, Copy, Debug)]
-pub struct PastOptions {
-    /// Its length in days.
-    pub days: u64,
-    /// How many nodes have one; the demo runs on the first.
-    pub nodes: usize,
-    /// The number from which everything random follows; by default the scenario's.
-    pub seed: Option<u64>,
-}
-
-/// What the simulated driver answers from.
-#[derive(Clone, Debug)]
-pub enum DemoSource {
-    /// A built-in scenario by name, or a file.
-    Scenario(String),
-    /// A recording of another driver.
-    Recording(PathBuf),
-}
-
-impl std::fmt::Display for DemoSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Scenario(name) => write!(f, "{name}"),
-            Self::Recording(path) => path.display().fmt(f),
-        }
-    }
+/// A demo, or a replay: a demo with a recording.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct DemoCommand {
+    /// Built-in scenario (cluster; node, without schedulers; local, with real processes), or the path of a file.
+    #[arg(long, default_value = "cluster", value_name = "NAME|FILE")]
+    pub(super) scenario: String,
+    /// The recording of a driver that the simulated one answers from, in place of the scenario.
+    #[arg(skip)]
+    pub(super) recording: Option<PathBuf>,
+    /// Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated.
+    #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR", value_parser = listen_address)]
+    pub(super) listen: Vec<ListenAddress>,
+    /// How many times faster than real time.
+    #[arg(long, default_value = "1", value_name = "N", value_parser = parse_speed)]
+    pub(super) speed: u64,
+    /// Start from scratch: empty the demo's directory first.
+    #[arg(long)]
+    pub(super) fresh: bool,
+    /// Directory of the demo, instead of $XDG_STATE_HOME/gpumeter/demo: new, empty, or of an earlier demo.
+    #[arg(long, value_name = "DIR")]
+    pub(super) state_dir: Option<PathBuf>,
+    /// Configuration file, instead of the scenario's. For the default web.listen the demo uses 127.0.0.1:9855, for the
+    /// default web.control control.sock in its directory; a ledger.path outside its directory is refused.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed.
+    #[arg(long, value_name = "URL")]
+    pub(super) otlp_endpoint: Option<Endpoint>,
+    /// Begin with a past of so many days, such as 60d, in a new ledger and in exports, as the scenario describes it.
+    #[arg(long, value_name = "DAYS", value_parser = parse_days)]
+    pub(super) history: Option<u64>,
+    /// How many nodes have that past; the demo runs on the first, and the others have ledgers in DIR/nodes.
+    #[arg(long, value_name = "N", default_value = "1", requires = "history", value_parser = parse_nodes)]
+    pub(super) nodes: usize,
+    /// Number from which all that looks random in the past follows, and the UUIDs of GPUs; by default the scenario's.
+    #[arg(long, value_name = "S", requires = "history")]
+    pub(super) seed: Option<u64>,
+    #[command(flatten)]
+    pub(super) web: WebFlags,
 }
 
 /// The demo cannot start.
@@ -123,13 +114,13 @@ fn file_error(path: &Path) -> impl Fn(io::Error) -> DemoError {
 }
 
 /// Runs a demo until SIGTERM or SIGINT.
-pub fn run(options: &Options) -> Result<(), DemoError> {
+pub(super) fn run(options: &DemoCommand) -> Result<(), DemoError> {
     let directory = find_directory(options)?;
     let driver = directory.join("driver");
     // Errors in the command line are reported before anything is changed.
-    let (mut scenario, played) = match &options.source {
-        DemoSource::Scenario(name) => (DemoScenario::load(name)?, None),
-        DemoSource::Recording(path) => (DemoScenario::of_recording(), Some((path, record::span(path)?))),
+    let (mut scenario, played) = match &options.recording {
+        None => (DemoScenario::load(&options.scenario)?, None),
+        Some(path) => (DemoScenario::of_recording(), Some((path, record::span(path)?))),
     };
     let (source, mut config) = configure(options, &directory, &scenario)?;
     let history = plan_history(options, &mut scenario, &config)?;
@@ -165,8 +156,16 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
             config.ledger.export.directory = Some(exports);
         }
         let clock = Clock::Page(page);
-        let web = options.web.clone();
-        Ok(app::run(Launch { config, source, clock, root, simulated: true, observes: false, web })?)
+        Ok(app::run(Launch {
+            config,
+            source,
+            clock,
+            root,
+            simulated: true,
+            observes: false,
+            web_file: options.web.file.clone(),
+            systemd_socket: options.web.systemd_socket,
+        })?)
     });
     let ended = time.end();
     outcome.and(ended)
@@ -174,15 +173,15 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
 
 /// The past that is asked for; mistakes in it are found before anything is changed.
 fn plan_history(
-    options: &Options,
+    options: &DemoCommand,
     scenario: &mut DemoScenario,
     config: &Config,
 ) -> Result<Option<DemoHistory>, DemoError> {
-    let Some(PastOptions { days, nodes, seed }) = options.past else { return Ok(None) };
-    let seed = seed.unwrap_or_else(|| scenario.seed());
+    let Some(days) = options.history else { return Ok(None) };
+    let seed = options.seed.unwrap_or_else(|| scenario.seed());
     scenario.set_seed(seed);
     let end = system_now().utc.floor(WINDOW);
-    scenario.history(config, HistoryExtent { days, nodes, seed }, end).map(Some)
+    scenario.history(config, HistoryExtent { days, nodes: options.nodes, seed }, end).map(Some)
 }
 
 /// Refuses a history before an account that is there already, and to go on from a part of a history.
@@ -215,7 +214,7 @@ fn write_history(history: &DemoHistory, directory: &Path, ledger: &Path) -> Resu
 
 /// Starts what simulates the node, and returns the root of its files.
 fn start_node(
-    options: &Options,
+    options: &DemoCommand,
     directory: &Path,
     scenario: &DemoScenario,
     page: &Arc<ClockPage>,
@@ -226,11 +225,13 @@ fn start_node(
     if let Some(workloads) = &scenario.workloads {
         workloads.start(&root, &workloads::uuids(&library(directory))?, Arc::clone(page))?;
     }
-    let what = match &options.source {
-        DemoSource::Scenario(_) => "demo on a simulated node: every number is made up",
-        DemoSource::Recording(_) => "replay of a recording: its numbers are not those of this node",
+    let (what, source) = match &options.recording {
+        None => ("demo on a simulated node: every number is made up", options.scenario.clone()),
+        Some(path) => {
+            ("replay of a recording: its numbers are not those of this node", path.display().to_string())
+        }
     };
-    tracing::info!(directory = %directory.display(), source = %options.source, "{what}");
+    tracing::info!(directory = %directory.display(), source, "{what}");
     Ok(root)
 }
 
@@ -241,7 +242,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 const NO_EXEC: &str = "failed to map segment";
 
 /// Opens and closes the simulated library; its scenario and its clock must be in place.
-fn try_library(options: &Options, directory: &Path) -> Result<(), DemoError> {
+fn try_library(options: &DemoCommand, directory: &Path) -> Result<(), DemoError> {
     let path = library(directory);
     let reason = path.with_file_name("error");
     ignore_absence(fs::remove_file(&reason)).map_err(file_error(&reason))?;
@@ -262,7 +263,7 @@ fn try_library(options: &Options, directory: &Path) -> Result<(), DemoError> {
 }
 
 /// The error of a library that does not open; none if the scenario's faults make the driver refuse.
-fn explain_failure(options: &Options, directory: &Path, error: OpenError) -> Result<(), DemoError> {
+fn explain_failure(options: &DemoCommand, directory: &Path, error: OpenError) -> Result<(), DemoError> {
     let driver = directory.join("driver");
     // The library writes what it cannot express by a return code to a file.
     let reason = fs::read_to_string(driver.join("error")).ok();
@@ -279,7 +280,7 @@ fn explain_failure(options: &Options, directory: &Path, error: OpenError) -> Res
         (_, None) => format!("simulated {error}; start the demo with --fresh, or {OTHER_DIRECTORY}"),
         (_, Some(reason)) => match reason.strip_prefix(&copy) {
             // The user knows the original file and not the copy that the library read.
-            Some(problem) => format!("scenario {}: {problem}", options.source),
+            Some(problem) => format!("scenario {}: {problem}", options.scenario),
             None => format!(
                 "simulated {error}: {reason}; correct the scenario, or start with --fresh if another file is wrong"
             ),
@@ -293,18 +294,15 @@ pub(crate) fn library(directory: &Path) -> PathBuf {
     directory.join("driver/libnvidia-ml.so.1")
 }
 
-fn find_directory(options: &Options) -> Result<PathBuf, DemoError> {
-    if let Some(directory) = &options.directory {
+fn find_directory(options: &DemoCommand) -> Result<PathBuf, DemoError> {
+    if let Some(directory) = &options.state_dir {
         return Ok(directory.clone());
     }
     let state = state_directory().ok_or_else(|| {
         let message = "neither XDG_STATE_HOME nor HOME is set; give a directory with --state-dir";
         DemoError::Other(message.to_owned())
     })?;
-    Ok(state.join(match options.source {
-        DemoSource::Scenario(_) => DEMO,
-        DemoSource::Recording(_) => REPLAY,
-    }))
+    Ok(state.join(if options.recording.is_some() { REPLAY } else { DEMO }))
 }
 
 /// The directories of a demo and of a replay in the user's state directory.
@@ -367,19 +365,19 @@ fn install_library(library: &Path) -> Result<(), DemoError> {
 }
 
 fn configure(
-    options: &Options,
+    options: &DemoCommand,
     directory: &Path,
     scenario: &DemoScenario,
 ) -> Result<(Option<config::ConfigFile>, Config), DemoError> {
-    let (source, mut config) = match (&options.config, &options.source) {
+    let (source, mut config) = match (&options.config, &options.recording) {
         (Some(path), _) => {
             let opened =
                 config::ConfigFile::open(path).map_err(|problems| DemoError::Other(problems.to_string()));
             opened.map(|(source, config)| (Some(source), config))?
         }
         // The demo's grants and prices are not those of the recorded node.
-        (None, DemoSource::Recording(_)) => (None, Config::default()),
-        (None, DemoSource::Scenario(_)) => (None, scenario.configuration()?),
+        (None, Some(_)) => (None, Config::default()),
+        (None, None) => (None, scenario.configuration()?),
     };
     // A file with the printed defaults has paths and addresses that are meant for a node; the demo replaces them.
     let defaults = Config::default();

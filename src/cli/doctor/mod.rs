@@ -10,7 +10,6 @@ mod families;
 mod grants;
 mod node;
 mod prices;
-mod socket_unit;
 mod workloads;
 
 use std::collections::BTreeSet;
@@ -132,7 +131,7 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     findings.push(node::check_kernel_log(&host));
     findings.push(node::check_node_lock(Path::new(NODE_LOCK)));
     findings.push(node::check_ledger(config));
-    findings.extend(socket_unit::check_socket_unit(config, &host));
+    findings.extend(node::check_socket_unit(&host));
     findings.extend(node::check_otlp(config));
     let grants = grants::match_grants(config, listed, &users);
     let mut diagnosis = Diagnosis { findings, gpus, grants, variant: "" };

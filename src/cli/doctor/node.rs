@@ -223,6 +223,16 @@ pub(super) fn check_node_lock(path: &Path) -> Finding {
     Finding::new("node lock", true, why)
 }
 
+/// Says that systemd opens the port, where the socket unit is enabled. Whether its addresses and the command fit is what the agent
+/// logs when it starts: only it gets the sockets.
+pub(super) fn check_socket_unit(host: &Host) -> Option<Finding> {
+    let enabled = host.path(Path::new("/etc/systemd/system/sockets.target.wants/gpumeter.socket"));
+    fs::symlink_metadata(enabled).ok()?;
+    let why = "gpumeter.socket is enabled, so the agent serves on the addresses that `systemctl cat gpumeter.socket` shows, and \
+               web.listen is not used; the command of gpumeter.service needs --web.systemd-socket";
+    Some(Finding::new("socket unit", true, why))
+}
+
 /// Whether the ledger can be written at its configured path.
 pub(super) fn check_ledger(config: &Config) -> Finding {
     let finding = |works, why: String| Finding::new("ledger", works, why);
