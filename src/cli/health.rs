@@ -6,14 +6,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use serde::Deserialize;
 
 use super::agent::RunningAgent;
 use super::socket::send_request;
 use super::{Failure, print, print_data, read_config};
 use crate::agent::control::ControlRequest;
 use crate::model::shown;
-use crate::output::render::{ReportedReason, ReportedVerdict};
+use crate::output::render::{HealthReport, ReportedGpu, ReportedReason, ReportedVerdict};
 
 #[derive(Args, Debug)]
 pub(super) struct HealthCommand {
@@ -45,25 +44,6 @@ const WITHOUT_LEDGER: &str =
 enum FailOn {
     Degraded,
     Failed,
-}
-
-/// The agent's response.
-#[derive(Debug, Deserialize)]
-struct HealthReport {
-    simulated: bool,
-    /// Whether faults from before the agent's start are included; absent means no.
-    #[serde(default)]
-    remembered: bool,
-    gpus: Vec<ReportedGpu>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ReportedGpu {
-    gpu: u32,
-    uuid: String,
-    model: String,
-    #[serde(flatten)]
-    verdict: ReportedVerdict,
 }
 
 impl HealthCommand {
@@ -118,17 +98,15 @@ fn judge(report: &HealthReport, fail_on: FailOn) -> Result<(), Failure> {
 
 fn page(report: &HealthReport) -> String {
     let head = if report.simulated { "a simulated node: every verdict is made up\n" } else { "" };
-    let page = report.gpus.iter().fold(head.to_owned(), |page, gpu| page + &gpu.lines());
+    let page = report.gpus.iter().fold(head.to_owned(), |page, gpu| page + &lines(gpu));
     if report.remembered { page } else { page + WITHOUT_LEDGER }
 }
 
-impl ReportedGpu {
-    fn lines(&self) -> String {
-        let Self { gpu, uuid, model, verdict: ReportedVerdict { state, action, reasons } } = self;
-        let action = if action == "none" { String::new() } else { format!(", action {action}") };
-        let head = format!("GPU {gpu} {} {}: {state}{action}\n", shown(uuid), shown(model));
-        reasons.iter().fold(head, |lines, reason| lines + &line(reason))
-    }
+fn lines(gpu: &ReportedGpu) -> String {
+    let ReportedGpu { gpu, uuid, model, verdict: ReportedVerdict { state, action, reasons } } = gpu;
+    let action = if action == "none" { String::new() } else { format!(", action {action}") };
+    let head = format!("GPU {gpu} {} {}: {state}{action}\n", shown(uuid), shown(model));
+    reasons.iter().fold(head, |lines, reason| lines + &line(reason))
 }
 
 fn line(reason: &ReportedReason) -> String {

@@ -272,7 +272,8 @@ impl ControlServer {
                 let published = self.status.pages.get().ok_or(NO_SNAPSHOT)?;
                 let release = self.sessions.orders.release();
                 let health = render::health(&published.snapshot, release, &VisibleAccount::Everything);
-                Ok(ControlReply { health: Some(health), ..ControlReply::default() })
+                let health = String::from_utf8(health).ok();
+                Ok(ControlReply { health, ..ControlReply::default() })
             }
             ControlRequest::Inventory => {
                 let lines = inventory(self.ledger()?).map_err(|error| error.to_string())?;

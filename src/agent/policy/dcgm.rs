@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::config::{Config, CounterLine};
-use crate::model::catalogue::{DcgmMetric, Level, dcgm_label, dcgm_metric, dcgm_refusal};
-use crate::output::render::{DcgmCounter, DcgmOptions};
+use crate::model::catalogue::{DcgmMetric, Level, dcgm_metric, dcgm_refusal};
+use crate::output::render::{DcgmCounter, DcgmOptions, dcgm_label};
 
 /// Whether the page is configured; without that it has what is read anyway.
 pub(super) fn is_configured(config: &Config) -> bool {

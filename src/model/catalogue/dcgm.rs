@@ -188,38 +188,6 @@ fn is_double(family: &Family, alias: &Alias) -> bool {
     family.unit == Unit::Watts || (family.unit == Unit::Ratio && alias.name.starts_with(PROFILING))
 }
 
-/// Static properties of a GPU that a row of type `label` adds to every series.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DcgmLabel {
-    DriverVersion,
-    /// The newest CUDA version of the driver, as DCGM writes it: 13000 for 13.0.
-    CudaVersion,
-    Name,
-    /// The board's serial number.
-    Serial,
-    /// The UUID.
-    Uuid,
-    /// The number of the device file.
-    MinorNumber,
-    PciBusId,
-    VbiosVersion,
-}
-
-/// The static property of that name; none if it is not served.
-pub fn dcgm_label(name: &str) -> Option<DcgmLabel> {
-    Some(match name {
-        "DCGM_FI_DRIVER_VERSION" => DcgmLabel::DriverVersion,
-        "DCGM_FI_CUDA_DRIVER_VERSION" => DcgmLabel::CudaVersion,
-        "DCGM_FI_DEV_NAME" => DcgmLabel::Name,
-        "DCGM_FI_DEV_SERIAL" => DcgmLabel::Serial,
-        "DCGM_FI_DEV_UUID" => DcgmLabel::Uuid,
-        "DCGM_FI_DEV_MINOR_NUMBER" => DcgmLabel::MinorNumber,
-        "DCGM_FI_DEV_PCI_BUSID" => DcgmLabel::PciBusId,
-        "DCGM_FI_DEV_VBIOS_VERSION" => DcgmLabel::VbiosVersion,
-        _ => return None,
-    })
-}
-
 /// The reasons for the clocks of a GPU as dcgm-exporter names them, by the bit of NVML's mask.
 pub const CLOCK_EVENTS: [&str; CLOCK_EVENT_COUNT] = [
     "gpu_idle",
@@ -377,7 +345,7 @@ mod tests {
             ("DCGM_FI_DEV_BRAND", "does not read it"),
             ("gpu_temp", "no field of DCGM"),
         ] {
-            assert!(dcgm_metric(name).is_none() && dcgm_label(name).is_none(), "{name}");
+            assert!(dcgm_metric(name).is_none(), "{name}");
             assert!(dcgm_refusal(name).contains(reason), "{name}");
         }
     }

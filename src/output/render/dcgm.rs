@@ -7,12 +7,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::json::node;
 use super::label_cache::LabelCache;
-use super::text::{append, escape};
+use super::text::{append, escape, with_room};
 use crate::model::catalogue::{
-    CLOCK_EVENT_REASONS, CLOCK_EVENTS, DcgmLabel, DcgmMetric, DcgmValues, EventPeriod, InstanceValue,
-    ProcessUse, ScaledValues, ValuePlace, WINDOW_MS, first_point, xid,
+    CLOCK_EVENT_REASONS, CLOCK_EVENTS, DcgmMetric, DcgmValues, EventPeriod, InstanceValue, ProcessUse,
+    ScaledValues, ValuePlace, WINDOW_MS, first_point, xid,
 };
 use crate::model::frame::InstanceFrame;
 use crate::model::frame::Tier;
@@ -52,6 +54,8 @@ pub(super) struct DcgmRenderer {
     entities: Vec<Entity>,
     /// The name of the node on that roster.
     host: String,
+    /// Bytes of the last page.
+    length: usize,
 }
 
 /// A GPU or a MIG instance, with the containers that hold it.
@@ -103,25 +107,27 @@ const MEMORY_RESERVED: usize = first_point("gpu_memory_reserved_bytes");
 
 impl DcgmRenderer {
     pub(super) fn new(options: Arc<DcgmOptions>) -> Self {
-        Self { options, cache: LabelCache::default(), entities: Vec::new(), host: String::new() }
+        Self { options, cache: LabelCache::default(), entities: Vec::new(), host: String::new(), length: 0 }
     }
 
-    /// Appends the snapshot's page to `page`.
-    pub(super) fn render(&mut self, snapshot: &Snapshot, page: &mut Vec<u8>) {
+    pub(super) fn render(&mut self, snapshot: &Snapshot) -> Bytes {
         if !self.cache.is_of(&snapshot.roster) {
             self.entities = entities(&snapshot.roster, self.options.corrected);
             self.host = node(snapshot).get("name").copied().unwrap_or_default().to_owned();
         }
         self.cache.begin(&snapshot.roster);
-        let Self { options, cache, entities, host } = self;
+        let Self { options, cache, entities, host, length } = self;
+        let mut page = with_room(*length);
         let notes = cache.next_entry(|out| write_notes(out, options, &snapshot.roster));
         page.extend_from_slice(cache.entry(notes));
         for counter in &options.counters {
             let head = cache.next_entry(|out| write_head(out, counter));
-            let mut writer = CounterWriter { snapshot, options, counter, host, cache, page, head };
+            let mut writer = CounterWriter { snapshot, options, counter, host, cache, page: &mut page, head };
             entities.iter().for_each(|entity| writer.entity(entity));
         }
         self.cache.finish(&snapshot.roster);
+        self.length = page.len();
+        page.into()
     }
 }
 
@@ -423,7 +429,7 @@ impl SeriesLabels<'_> {
             write(",", options.host_label, &[host]);
         }
         for (name, label) in &options.labels {
-            write(",", name, &[&property(gpu, *label)]);
+            write(",", name, &[&label(gpu)]);
         }
         for (name, value) in *others {
             write(",", name, &[value]);
@@ -436,19 +442,24 @@ impl SeriesLabels<'_> {
     }
 }
 
-/// A static property of a GPU; an unknown one is empty.
-fn property(gpu: &GpuEntry, label: DcgmLabel) -> Arc<str> {
-    let identity = &gpu.identity;
-    Arc::clone(match label {
-        DcgmLabel::DriverVersion => &identity.driver_version,
-        DcgmLabel::CudaVersion => return cuda_number(&identity.cuda_version).unwrap_or_default(),
-        DcgmLabel::Name => &identity.model,
-        DcgmLabel::Serial => &identity.serial,
-        DcgmLabel::Uuid => &gpu.id.uuid,
-        DcgmLabel::MinorNumber => &identity.minor_number,
-        DcgmLabel::PciBusId => &identity.pci_bus_id,
-        DcgmLabel::VbiosVersion => &identity.vbios_version,
-    })
+/// A static property of a GPU that a row of type `label` adds to every series; an unknown one is empty.
+pub type DcgmLabel = fn(&GpuEntry) -> Arc<str>;
+
+/// The static property of that name; none if it is not served.
+pub fn dcgm_label(name: &str) -> Option<DcgmLabel> {
+    let label: DcgmLabel = match name {
+        "DCGM_FI_DRIVER_VERSION" => |gpu| Arc::clone(&gpu.identity.driver_version),
+        // The newest CUDA version of the driver.
+        "DCGM_FI_CUDA_DRIVER_VERSION" => |gpu| cuda_number(&gpu.identity.cuda_version).unwrap_or_default(),
+        "DCGM_FI_DEV_NAME" => |gpu| Arc::clone(&gpu.identity.model),
+        "DCGM_FI_DEV_SERIAL" => |gpu| Arc::clone(&gpu.identity.serial),
+        "DCGM_FI_DEV_UUID" => |gpu| Arc::clone(&gpu.id.uuid),
+        "DCGM_FI_DEV_MINOR_NUMBER" => |gpu| Arc::clone(&gpu.identity.minor_number),
+        "DCGM_FI_DEV_PCI_BUSID" => |gpu| Arc::clone(&gpu.identity.pci_bus_id),
+        "DCGM_FI_DEV_VBIOS_VERSION" => |gpu| Arc::clone(&gpu.identity.vbios_version),
+        _ => return None,
+    };
+    Some(label)
 }
 
 /// A version of CUDA as its API numbers it: 12040 for 12.4.

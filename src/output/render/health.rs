@@ -6,13 +6,39 @@
 //! ledger keeps verdicts that only a reset ends over restarts of the agent. While the driver is released on request, the
 //! reason of a GPU that is not read is `quiesced`.
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
-use super::json::{node, simulated};
+use serde::{Deserialize, Serialize};
+
+use super::json::{node, simulated, to_json};
 use super::summarize::View;
-use crate::model::snapshot::{GpuEntry, GpuState, Snapshot};
+use crate::model::snapshot::Snapshot;
 use crate::model::{HealthState, Reason, Release, Utc, Verdict, VisibleAccount};
+
+/// The whole body. What a command reads of an earlier agent may lack what has a default.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct HealthReport {
+    #[serde(default)]
+    pub at: String,
+    pub simulated: bool,
+    #[serde(default)]
+    pub node: BTreeMap<String, String>,
+    #[serde(default)]
+    pub remembered: bool,
+    /// The worst of all GPUs.
+    #[serde(default)]
+    pub state: String,
+    pub gpus: Vec<ReportedGpu>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ReportedGpu {
+    pub gpu: u32,
+    pub uuid: String,
+    pub model: String,
+    #[serde(flatten)]
+    pub verdict: ReportedVerdict,
+}
 
 /// The verdict of a GPU, as in the API.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -41,34 +67,24 @@ pub struct ReportedReason {
 
 /// The verdicts of a snapshot as a reader may see them: evidence and times only of GPUs that are his alone, and since they are.
 /// `release` is given while the driver is released.
-pub fn health(snapshot: &Snapshot, release: Option<Release>, visible: &VisibleAccount) -> String {
+pub fn health(snapshot: &Snapshot, release: Option<Release>, visible: &VisibleAccount) -> Vec<u8> {
     let view = View::new(snapshot, visible);
     let gpus = snapshot.roster.gpus.iter().zip(&snapshot.gpus).enumerate();
     let worst = snapshot.gpus.iter().map(|state| state.health.state).max().unwrap_or(HealthState::Unknown);
-    let verdict = |(position, (entry, state)): (usize, (&GpuEntry, &GpuState))| {
-        gpu_json(entry, report(&state.health, release, view.shown_since(position, None)))
-    };
-    let gpus: Vec<Value> = gpus.map(verdict).collect();
-    let body = json!({
-        "at": snapshot.at.utc.to_string(),
-        "simulated": simulated(snapshot),
-        "node": node(snapshot),
-        "remembered": snapshot.ledger_started.is_some(),
-        "state": worst.name(),
-        "gpus": gpus,
+    let node = node(snapshot).into_iter().map(|(key, name)| (key.to_owned(), name.to_owned()));
+    let gpus = gpus.map(|(position, (entry, state))| ReportedGpu {
+        gpu: entry.id.index,
+        uuid: entry.id.uuid.to_string(),
+        model: entry.identity.model.to_string(),
+        verdict: report(&state.health, release, view.shown_since(position, None)),
     });
-    format!("{body}\n")
-}
-
-fn gpu_json(entry: &GpuEntry, verdict: ReportedVerdict) -> Value {
-    let ReportedVerdict { state, action, reasons } = verdict;
-    json!({
-        "gpu": entry.id.index,
-        "uuid": &*entry.id.uuid,
-        "model": &*entry.identity.model,
-        "state": state,
-        "action": action,
-        "reasons": reasons,
+    to_json(&HealthReport {
+        at: snapshot.at.utc.to_string(),
+        simulated: simulated(snapshot),
+        node: node.collect(),
+        remembered: snapshot.ledger_started.is_some(),
+        state: worst.name().to_owned(),
+        gpus: gpus.collect(),
     })
 }
 

@@ -22,16 +22,16 @@ mod summary;
 mod text;
 mod walk;
 
-pub use dcgm::{DcgmCounter, DcgmOptions};
+pub use dcgm::{DcgmCounter, DcgmLabel, DcgmOptions, dcgm_label};
 pub use events::{encode_events, events};
 pub use format::PageFormat;
-pub use health::{ReportedReason, ReportedVerdict, health};
+pub use health::{HealthReport, ReportedGpu, ReportedReason, ReportedVerdict, health};
 pub use history::{
     GpuHistory, HISTORY_POINTS, HISTORY_SERIES, HISTORY_STEP, History, HistoryPoint, RecentUse,
 };
 pub use json::{json, to_json};
 pub use otlp::{OtlpEncoder, OtlpResource, native_name, native_unit};
-pub use page::{PageCache, PublishedSnapshot, RenderedPage, SharedDocument};
+pub use page::{PageCache, PublishedSnapshot, SharedDocument};
 pub use summarize::{MOST_LISTED, SummarySource, list_processes, report_history, summarize};
 pub use summary::*;
 pub use walk::{Labels, Sample, Sink, Value, walk};

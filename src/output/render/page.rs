@@ -15,27 +15,11 @@ use crate::model::VisibleAccount;
 use crate::model::catalogue::Level;
 use crate::model::snapshot::Snapshot;
 
-/// The bytes of one page.
-#[derive(Debug, Default)]
-pub struct RenderedPage(Vec<u8>);
-
-impl AsRef<[u8]> for RenderedPage {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-/// Renders pages, and keeps labels and buffers for the next ones; shared by all snapshots of a configuration.
+/// Renders pages, and keeps labels for the next ones; shared by all snapshots of a configuration.
 #[derive(Debug)]
 pub struct PageCache {
     level: Level,
-    formats: [Mutex<FormatCache>; PageFormat::ALL.len()],
-}
-
-#[derive(Debug)]
-struct FormatCache {
-    renderer: Renderer,
-    buffers: BufferPool,
+    formats: [Mutex<Renderer>; PageFormat::ALL.len()],
 }
 
 #[derive(Debug)]
@@ -44,47 +28,25 @@ enum Renderer {
     Dcgm(DcgmRenderer),
 }
 
-/// The last two pages, the older one first. A page's buffer is reused once nothing else holds the page; there are two
-/// because the last snapshot still holds its page while the next one is rendered.
-#[derive(Debug, Default)]
-struct BufferPool([Arc<RenderedPage>; 2]);
-
-impl BufferPool {
-    /// Returns a page with what `write` appends to it.
-    fn write_page(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Arc<RenderedPage> {
-        let Self([older, newer]) = self;
-        if Arc::get_mut(older).is_none() {
-            *older = Arc::default();
-        }
-        if let Some(RenderedPage(bytes)) = Arc::get_mut(older) {
-            bytes.clear();
-            write(bytes);
-        }
-        std::mem::swap(older, newer);
-        Arc::clone(newer)
-    }
-}
-
 impl PageCache {
     /// Creates a cache for the families up to `level`; with `has_created`, pages say when counters began.
     pub fn new(level: Level, has_created: bool, dcgm: Arc<DcgmOptions>) -> Self {
-        let cache = |format| {
-            let renderer = match format {
+        let renderer = |format| {
+            Mutex::new(match format {
                 PageFormat::Dcgm => Renderer::Dcgm(DcgmRenderer::new(Arc::clone(&dcgm))),
                 format => Renderer::Native(TextRenderer::new(format, level, has_created)),
-            };
-            Mutex::new(FormatCache { renderer, buffers: BufferPool::default() })
+            })
         };
-        Self { level, formats: PageFormat::ALL.map(cache) }
+        Self { level, formats: PageFormat::ALL.map(renderer) }
     }
 
-    pub fn render(&self, snapshot: &Snapshot, format: PageFormat) -> Arc<RenderedPage> {
-        let mut cache = self.formats[format as usize].lock();
-        let FormatCache { renderer, buffers } = &mut *cache;
-        buffers.write_page(|page| match renderer {
-            Renderer::Native(renderer) => renderer.render(snapshot, page),
-            Renderer::Dcgm(renderer) => renderer.render(snapshot, page),
-        })
+    /// Renders a page into a buffer with room for the last one and a little more.
+    pub fn render(&self, snapshot: &Snapshot, format: PageFormat) -> Bytes {
+        let mut renderer = self.formats[format as usize].lock();
+        match &mut *renderer {
+            Renderer::Native(renderer) => renderer.render(snapshot),
+            Renderer::Dcgm(renderer) => renderer.render(snapshot),
+        }
     }
 }
 
@@ -93,7 +55,7 @@ impl PageCache {
 pub struct PublishedSnapshot {
     pub snapshot: Arc<Snapshot>,
     cache: Arc<PageCache>,
-    pages: [OnceLock<Arc<RenderedPage>>; PageFormat::ALL.len()],
+    pages: [OnceLock<Bytes>; PageFormat::ALL.len()],
     compressed: [OnceLock<Bytes>; PageFormat::ALL.len()],
     /// The documents that were requested, by name and reader.
     documents: Mutex<Vec<((String, VisibleAccount), SharedDocument)>>,
@@ -137,15 +99,14 @@ impl PublishedSnapshot {
     }
 
     /// The page in that format, rendered at most once.
-    pub fn page(&self, format: PageFormat) -> Arc<RenderedPage> {
-        let page = &self.pages[format as usize];
-        Arc::clone(page.get_or_init(|| self.cache.render(&self.snapshot, format)))
+    pub fn page(&self, format: PageFormat) -> Bytes {
+        self.pages[format as usize].get_or_init(|| self.cache.render(&self.snapshot, format)).clone()
     }
 
     /// The same page as gzip, compressed at most once, since that costs more than rendering.
     pub fn compressed_page(&self, format: PageFormat) -> Bytes {
         let page = &self.compressed[format as usize];
-        page.get_or_init(|| gzip(&self.page(format).0)).clone()
+        page.get_or_init(|| gzip(&self.page(format))).clone()
     }
 
     /// The document of that name for a reader, made at most once by `make`.
@@ -181,31 +142,6 @@ mod tests {
     use std::io::Read;
 
     use super::*;
-
-    fn page(pool: &mut BufferPool, text: &str) -> Arc<RenderedPage> {
-        pool.write_page(|page| page.extend_from_slice(text.as_bytes()))
-    }
-
-    #[test]
-    fn a_page_that_somebody_reads_is_never_written_again() {
-        let mut pool = BufferPool::default();
-        let held: Vec<_> = (0..5).map(|number| page(&mut pool, &number.to_string())).collect();
-        for (number, page) in held.iter().enumerate() {
-            assert_eq!(page.0, number.to_string().as_bytes());
-        }
-    }
-
-    #[test]
-    fn a_page_that_nobody_reads_is_written_again() {
-        let mut pool = BufferPool::default();
-        let first = page(&mut pool, "first");
-        let address = Arc::as_ptr(&first);
-        let second = page(&mut pool, "second");
-        drop(first);
-        let third = page(&mut pool, "third");
-        assert_eq!(Arc::as_ptr(&third), address);
-        assert_eq!((&*second.0, &*third.0), (&b"second"[..], &b"third"[..]));
-    }
 
     #[test]
     fn a_compressed_page_is_the_page() {

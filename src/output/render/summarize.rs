@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::decimal;
 use super::health::report;
 use super::history::{GpuHistory, HISTORY_POINTS, HISTORY_SERIES, HISTORY_STEP, History, RecentUse};
 use super::json::{SeriesFilter, node, simulated};
@@ -16,7 +15,7 @@ use crate::model::snapshot::{
     GpuEntry, GpuState, HoldingEntry, ProcessEntry, ProcessState, Snapshot, WorkloadEntry,
 };
 use crate::model::{
-    Fact, Fraction, HolderId, Nanoseconds, Price, Reading, Release, Remedy, Utc, VisibleAccount,
+    Decimal, Fact, Fraction, HolderId, Nanoseconds, Price, Reading, Release, Remedy, Utc, VisibleAccount,
 };
 use crate::output::events::{Event, Party};
 
@@ -654,9 +653,7 @@ fn add<T: std::ops::Add<Output = T> + Copy>(sum: &mut Option<T>, value: Option<T
 
 /// Nano-units as decimal text.
 fn money(nano: i128) -> String {
-    let mut text = Vec::new();
-    decimal::write(&mut text, nano, 9);
-    String::from_utf8(text).unwrap_or_default()
+    Decimal::of_nano(nano).to_string()
 }
 
 /// Billionths as a share with four decimals.

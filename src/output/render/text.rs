@@ -1,9 +1,11 @@
 //! The two text formats, Prometheus text 0.0.4 and OpenMetrics 1.0.
 //!
 //! Heads of families and labels of series are kept rendered, so that a page of the same roster copies them, prints the
-//! numbers and allocates nothing.
+//! numbers and allocates nothing but the page.
 
 use std::ops::Range;
+
+use bytes::Bytes;
 
 use super::label_cache::LabelCache;
 use super::walk::{Labels, Sample, Sink, Value, start, walk};
@@ -22,25 +24,41 @@ pub(super) struct TextRenderer {
     cache: LabelCache,
     /// The start times of a family, which text 0.0.4 prints after the family.
     created_lines: Vec<u8>,
+    /// Bytes of the last page.
+    length: usize,
 }
 
 impl TextRenderer {
     pub(super) fn new(format: PageFormat, level: Level, has_created: bool) -> Self {
-        Self { format, level, has_created, cache: LabelCache::default(), created_lines: Vec::new() }
+        Self {
+            format,
+            level,
+            has_created,
+            cache: LabelCache::default(),
+            created_lines: Vec::new(),
+            length: 0,
+        }
     }
 
-    /// Appends the snapshot's page to `page`.
-    pub(super) fn render(&mut self, snapshot: &Snapshot, page: &mut Vec<u8>) {
+    pub(super) fn render(&mut self, snapshot: &Snapshot) -> Bytes {
         self.cache.begin(&snapshot.roster);
+        let mut page = with_room(self.length);
         let level = self.level;
-        let mut writer = PageWriter { snapshot, page, renderer: self, family: None, head: 0..0 };
+        let mut writer = PageWriter { snapshot, page: &mut page, renderer: self, family: None, head: 0..0 };
         walk(snapshot, level, &mut writer);
         writer.finish_family();
         if self.format == PageFormat::OpenMetrics {
             page.extend_from_slice(b"# EOF\n");
         }
         self.cache.finish(&snapshot.roster);
+        self.length = page.len();
+        page.into()
     }
+}
+
+/// A buffer for a page after one of that length; numbers get longer.
+pub(super) fn with_room(length: usize) -> Vec<u8> {
+    Vec::with_capacity(length + length / 32)
 }
 
 /// Writes one page while the snapshot is walked.

@@ -10,6 +10,8 @@ use hyper::Request;
 use hyper::header::HOST;
 use tokio::sync::{mpsc, oneshot};
 
+use super::response::Refusal;
+
 /// The two ends of a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum Ends {
@@ -34,40 +36,28 @@ pub struct OwnerRequest {
     pub reply: oneshot::Sender<Option<u32>>,
 }
 
-/// Why a request is not answered.
-#[derive(Debug)]
-pub(super) enum AccessRefusal {
-    Forbidden(&'static str),
-    /// Too many requests wait for the owners of their connections.
-    Busy,
-}
+/// The refusal while too many requests wait for the owners of their connections.
+const BUSY: Refusal =
+    Refusal::Busy("too many requests of this host wait for the owner of their connection; try again soon");
 
 impl Ends {
     /// The client's user id, if it is found.
-    pub(super) async fn user(
-        self,
-        owners: &mpsc::Sender<OwnerRequest>,
-    ) -> Result<Option<u32>, AccessRefusal> {
+    pub(super) async fn user(self, owners: &mpsc::Sender<OwnerRequest>) -> Result<Option<u32>, Refusal> {
         let (peer, local) = match self {
             Self::Unix { uid } => return Ok(uid),
             Self::Tcp { peer, local } => (peer, local),
         };
         let (reply, answer) = oneshot::channel();
-        owners.try_send(OwnerRequest { peer, local, reply }).map_err(|_| AccessRefusal::Busy)?;
-        answer.await.map_err(|_| AccessRefusal::Busy)
+        owners.try_send(OwnerRequest { peer, local, reply }).map_err(|_| BUSY)?;
+        answer.await.map_err(|_| BUSY)
     }
 }
 
 /// Headers that a proxy adds.
 const OF_PROXIES: [&str; 5] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"];
 
-/// Accepts a request from this host.
-pub(super) fn admit<B>(request: &Request<B>, ends: Ends) -> Result<(), AccessRefusal> {
-    check_origin(request, ends).map_err(AccessRefusal::Forbidden)
-}
-
 /// Whether a request is from this host, or why not.
-fn check_origin<B>(request: &Request<B>, ends: Ends) -> Result<(), &'static str> {
+pub(super) fn check_origin<B>(request: &Request<B>, ends: Ends) -> Result<(), &'static str> {
     if OF_PROXIES.iter().any(|name| request.headers().contains_key(*name)) {
         return Err(
             "this request came through a proxy, so its client is unknown; configure web.users, or do not use the proxy",

@@ -19,6 +19,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::response::Refusal;
 use super::security::Security;
 
 /// A request to the thread that verifies passwords.
@@ -78,14 +79,8 @@ struct KnownPasswords {
     wrong: VecDeque<Digest>,
 }
 
-/// Why a request is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LoginRefusal {
-    /// No user, or a wrong password.
-    Unauthorized,
-    /// Too many passwords are being verified.
-    Busy,
-}
+/// The refusal while too many passwords are being verified.
+const BUSY: Refusal = Refusal::Busy("too many passwords are being verified; try again soon");
 
 impl Passwords {
     /// Passwords are verified by the receiver of these requests.
@@ -112,15 +107,15 @@ impl Passwords {
         headers: &HeaderMap,
         peer: IpAddr,
         security: &Security,
-    ) -> Result<String, LoginRefusal> {
-        let (user, password) = credentials(headers).ok_or(LoginRefusal::Unauthorized)?;
+    ) -> Result<String, Refusal> {
+        let (user, password) = credentials(headers).ok_or(Refusal::Unauthorized)?;
         let hash = security.users.get(&user);
         // An unknown user is checked against the hash of some user, always the same for one name, so that it takes as long.
         let stand_in = || {
             let digest = self.digest(&[user.as_bytes()]);
             security.users.values().nth(usize::from(digest[0]) % security.users.len().max(1))
         };
-        let compared = hash.or_else(stand_in).ok_or(LoginRefusal::Unauthorized)?;
+        let compared = hash.or_else(stand_in).ok_or(Refusal::Unauthorized)?;
         let digest = self.digest(&[user.as_bytes(), compared.as_bytes(), &password]);
         {
             let known = self.known.lock();
@@ -128,7 +123,7 @@ impl Passwords {
                 return Ok(user);
             }
             if known.wrong.contains(&digest) {
-                return Err(LoginRefusal::Unauthorized);
+                return Err(Refusal::Unauthorized);
             }
         }
         let place = self.take_place(network(peer))?;
@@ -140,26 +135,26 @@ impl Passwords {
         }
         known.wrong.truncate(MOST_WRONG - 1);
         known.wrong.push_front(digest);
-        Err(LoginRefusal::Unauthorized)
+        Err(Refusal::Unauthorized)
     }
 
-    fn take_place(&self, peer: PasswordPeer) -> Result<QueuePlace, LoginRefusal> {
+    fn take_place(&self, peer: PasswordPeer) -> Result<QueuePlace, Refusal> {
         let most = peer.map_or((self.requests.max_capacity() / 2).max(1), |_| MOST_OF_PEER);
         let mut taken = self.taken.lock();
         if taken.iter().filter(|of| **of == peer).count() >= most {
-            return Err(LoginRefusal::Busy);
+            return Err(BUSY);
         }
         taken.push(peer);
         Ok(QueuePlace { peer, taken: Arc::clone(&self.taken) })
     }
 
-    async fn verify(&self, hash: String, password: Vec<u8>, place: QueuePlace) -> Result<bool, LoginRefusal> {
+    async fn verify(&self, hash: String, password: Vec<u8>, place: QueuePlace) -> Result<bool, Refusal> {
         let (reply, answer) = oneshot::channel();
         let request = VerifyRequest { hash, password, reply, _place: place };
-        self.requests.try_send(request).map_err(|_| LoginRefusal::Busy)?;
+        self.requests.try_send(request).map_err(|_| BUSY)?;
         match timeout(VERIFY_TIMEOUT, answer).await {
             Ok(Ok(is_right)) => Ok(is_right),
-            _ => Err(LoginRefusal::Busy),
+            _ => Err(BUSY),
         }
     }
 
@@ -244,7 +239,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(passwords.user(&headers("alice:secret"), LOCAL, &security).await.unwrap(), "alice");
             let wrong = passwords.user(&headers("alice:guess"), LOCAL, &security).await;
-            assert_eq!(wrong.unwrap_err(), LoginRefusal::Unauthorized);
+            assert_eq!(wrong.unwrap_err(), Refusal::Unauthorized);
         }
         assert_eq!(count.load(Ordering::Relaxed), 2);
     }
@@ -283,7 +278,7 @@ mod tests {
         };
         assert!(ask("alice:1", one).await.is_err(), "it waits");
         assert!(ask("alice:2", one).await.is_err(), "it waits");
-        assert_eq!(ask("alice:3", one).await.unwrap().unwrap_err(), LoginRefusal::Busy);
+        assert_eq!(ask("alice:3", one).await.unwrap().unwrap_err(), BUSY);
         assert!(ask("alice:4", other).await.is_err(), "it waits");
         drop(questions.recv().await.unwrap());
         assert!(ask("alice:5", one).await.is_err(), "it waits");
@@ -302,7 +297,7 @@ mod tests {
             assert!(ask(number, LOCAL).await.is_err(), "it waits");
         }
         for number in 8..20 {
-            assert_eq!(ask(number, LOCAL).await.unwrap().unwrap_err(), LoginRefusal::Busy);
+            assert_eq!(ask(number, LOCAL).await.unwrap().unwrap_err(), BUSY);
         }
         assert!(ask(20, "192.0.2.1".parse().unwrap()).await.is_err(), "it waits, and is not refused");
     }
@@ -312,7 +307,7 @@ mod tests {
         let (passwords, count) = verifier();
         for text in ["mallory:secret", ":secret", "alice\0:secret"] {
             let refused = passwords.user(&headers(text), LOCAL, &security()).await;
-            assert_eq!(refused.unwrap_err(), LoginRefusal::Unauthorized, "{text}");
+            assert_eq!(refused.unwrap_err(), Refusal::Unauthorized, "{text}");
         }
         assert_eq!(count.load(Ordering::Relaxed), 3);
         for text in ["alice", ""] {
@@ -330,7 +325,7 @@ mod tests {
         let waiting = passwords.user(&first, LOCAL, &security);
         tokio::pin!(waiting);
         assert!(timeout(Duration::ZERO, waiting.as_mut()).await.is_err(), "nobody verifies");
-        assert_eq!(passwords.user(&second, LOCAL, &security).await.unwrap_err(), LoginRefusal::Busy);
+        assert_eq!(passwords.user(&second, LOCAL, &security).await.unwrap_err(), BUSY);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{
+    CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::{Response, StatusCode};
 
 /// A response whose body is shared with its page cache.
@@ -31,6 +33,34 @@ pub(super) fn error(status: StatusCode, path: &str, line: &str) -> PageResponse 
     }
     let body = serde_json::json!({ "error": line });
     respond_with(status, JSON, Bytes::from(format!("{body}\n")))
+}
+
+/// Why a request is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// No user, or a wrong password.
+    Unauthorized,
+    Forbidden(&'static str),
+    /// Too many requests wait for the same.
+    Busy(&'static str),
+}
+
+impl Refusal {
+    pub(super) fn response(self, path: &str) -> PageResponse {
+        match self {
+            Self::Unauthorized => {
+                let refused = error(StatusCode::UNAUTHORIZED, path, "give a user and the right password");
+                with(refused, WWW_AUTHENTICATE, "Basic realm=\"gpumeter\"")
+            }
+            Self::Forbidden(line) => error(StatusCode::FORBIDDEN, path, line),
+            Self::Busy(line) => busy(path, line),
+        }
+    }
+}
+
+/// An error that is over soon.
+pub(super) fn busy(path: &str, line: &str) -> PageResponse {
+    with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
 }
 
 /// The same response with one more header.

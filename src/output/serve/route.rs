@@ -1,12 +1,10 @@
 //! Routes a request: checks rate limit, user and path, and builds the response.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes};
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_ENCODING, HeaderMap, RETRY_AFTER, VARY,
-    WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, StatusCode};
 use tokio::time::sleep;
@@ -14,15 +12,14 @@ use tokio::time::sleep;
 use super::bill::{parse_query, request_bill};
 use super::connection::Arrival;
 use super::listen::MetricNames;
-use super::local::{AccessRefusal, Ends, admit};
+use super::local::{Ends, check_origin};
 use super::page::LivePage;
-use super::passwords::LoginRefusal;
-use super::response::{JSON, PageResponse, error, respond_with, text, with};
+use super::response::{JSON, PageResponse, Refusal, busy, error, respond_with, text, with};
 use super::security::Security;
 use super::{NO_SNAPSHOT, Site, live};
 use crate::accounting::billing::BillRequest;
 use crate::model::VisibleAccount;
-use crate::output::render::{self, PageFormat, PublishedSnapshot, RenderedPage};
+use crate::output::render::{self, PageFormat, PublishedSnapshot};
 
 /// No path reads the body of a request; a longer one closes the connection.
 const LONGEST_BODY: u64 = 16 * 1024;
@@ -84,9 +81,7 @@ const ENDPOINTS: &[Endpoint] = &[
         json(call, |published| render::json(&published.snapshot, published.level(), &call.visible))
     }),
     at_once("/api/v1/health", Audience::Host, |call| {
-        json(call, |published| {
-            render::health(&published.snapshot, (call.site.release)(), &call.visible).into_bytes()
-        })
+        json(call, |published| render::health(&published.snapshot, (call.site.release)(), &call.visible))
     }),
     at_once("/api/v1/events", Audience::Reader, |call| {
         json(call, |published| {
@@ -140,16 +135,8 @@ async fn authenticate<B: Body>(
     }
     match site.access.passwords.user(request.headers(), arrival.ends.peer(), security).await {
         Ok(user) => route(request, endpoint, Some(security.visible_to(&user)), arrival, site).await,
-        Err(LoginRefusal::Unauthorized) => {
-            let refused = error(StatusCode::UNAUTHORIZED, path, "give a user and the right password");
-            with(refused, WWW_AUTHENTICATE, "Basic realm=\"gpumeter\"")
-        }
-        Err(LoginRefusal::Busy) => busy(path, "too many passwords are being verified; try again soon"),
+        Err(refusal) => refusal.response(path),
     }
-}
-
-fn busy(path: &str, line: &str) -> PageResponse {
-    with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
 }
 
 /// How often the name of a client's user is asked for while it is being looked up, and how long it is waited in between.
@@ -163,25 +150,27 @@ async fn check_access<B>(
     user: Option<VisibleAccount>,
     ends: Ends,
     site: &Site,
-) -> Result<VisibleAccount, AccessRefusal> {
+) -> Result<VisibleAccount, Refusal> {
     match (user, audience) {
         (Some(visible), Audience::Scrapers) if visible != VisibleAccount::Everything => {
-            Err(AccessRefusal::Forbidden(
+            Err(Refusal::Forbidden(
                 "/metrics shows every tenant, and this user may read only some; give the user \"*\" in web.tenants",
             ))
         }
         (Some(visible), _) => Ok(visible),
         (None, Audience::Probes | Audience::Scrapers) => Ok(VisibleAccount::Everything),
-        (None, Audience::Host) => admit(request, ends).map(|()| VisibleAccount::Everything),
-        (None, Audience::Reader) => {
-            admit(request, ends)?;
+        (None, audience) => {
+            check_origin(request, ends).map_err(Refusal::Forbidden)?;
+            if audience == Audience::Host {
+                return Ok(VisibleAccount::Everything);
+            }
             local_reader(ends, site).await
         }
     }
 }
 
 /// What a client on this host may see.
-async fn local_reader(ends: Ends, site: &Site) -> Result<VisibleAccount, AccessRefusal> {
+async fn local_reader(ends: Ends, site: &Site) -> Result<VisibleAccount, Refusal> {
     if let Some(uid) = ends.user(&site.owners).await? {
         for _ in 0..NAME_TRIES {
             if let Some(visible) = (site.local_reader)(uid) {
@@ -190,7 +179,7 @@ async fn local_reader(ends: Ends, site: &Site) -> Result<VisibleAccount, AccessR
             sleep(NAME_WAIT).await;
         }
     }
-    Err(AccessRefusal::Forbidden(
+    Err(Refusal::Forbidden(
         "the kernel does not tell the user of this connection, so nothing can be shown; ask over a Unix socket (web.listen), or \
          configure web.users",
     ))
@@ -217,12 +206,7 @@ async fn route<B: Body>(
     }
     let visible = match check_access(request, endpoint.audience, user, ends, site).await {
         Ok(visible) => visible,
-        Err(AccessRefusal::Forbidden(line)) => return error(StatusCode::FORBIDDEN, path, line),
-        Err(AccessRefusal::Busy) => {
-            let line =
-                "too many requests of this host wait for the owner of their connection; try again soon";
-            return busy(path, line);
-        }
+        Err(refusal) => return refusal.response(path),
     };
     if visible != VisibleAccount::Everything {
         // Who is on the GPUs decides what is shown of them.
@@ -275,20 +259,11 @@ fn metrics(call: &Call<'_>) -> PageResponse {
     let is_compressed = accepts_gzip(headers);
     let page = match is_compressed {
         true => published.compressed_page(format),
-        false => Bytes::from_owner(SharedPage(published.page(format))),
+        false => published.page(format),
     };
     let response = respond_with(StatusCode::OK, format.content_type(), page);
     let response = with(response, VARY, "accept, accept-encoding");
     if is_compressed { with(response, CONTENT_ENCODING, "gzip") } else { response }
-}
-
-/// A page as bytes that many connections share.
-struct SharedPage(Arc<RenderedPage>);
-
-impl AsRef<[u8]> for SharedPage {
-    fn as_ref(&self) -> &[u8] {
-        (*self.0).as_ref()
-    }
 }
 
 /// Whether the client accepts gzip; `gzip;q=0` refuses it.

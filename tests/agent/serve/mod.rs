@@ -14,11 +14,12 @@ use std::time::Duration;
 use gpumeter::model::catalogue::Level;
 use gpumeter::model::snapshot::{AgentEntry, AgentNumber, HourlyUse, Roster, Snapshot};
 use gpumeter::model::{HowHeld, Nanoseconds, Stamp, Utc, VisibleAccount};
-use gpumeter::output::render::{PageCache, PageFormat, PublishedSnapshot, RenderedPage};
+use gpumeter::output::render::{PageCache, PageFormat, PublishedSnapshot};
 use gpumeter::output::serve::{
     Access, AgentStatus, BillJob, BillRefusal, LivePage, MetricNames, OwnerRequest, Passwords, Security,
     ServerLimits, Site, bind, run,
 };
+use hyper::body::Bytes;
 use jiff::tz::TimeZone;
 use tokio::sync::{mpsc, watch};
 
@@ -133,13 +134,13 @@ impl Agent {
         self.page();
     }
 
-    fn page(&self) -> Arc<RenderedPage> {
+    fn page(&self) -> Bytes {
         self.status.pages.get().unwrap().page(PageFormat::Text)
     }
 
     /// The text of the page of metrics.
     fn page_text(&self) -> String {
-        String::from_utf8((*self.page()).as_ref().to_vec()).unwrap()
+        String::from_utf8(self.page().to_vec()).unwrap()
     }
 
     fn connect(&self) -> TcpStream {
@@ -558,11 +559,11 @@ fn a_peer_that_does_not_read_its_page_is_cut_off() {
     let limits = ServerLimits { response: Duration::from_millis(100), ..patient() };
     let agent = Agent::with_page(limits, LARGE);
     let mut stalled = agent.connect();
-    let page = Arc::downgrade(&agent.page());
+    let page = agent.page();
     stalled.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     stalled.read_exact(&mut [0]).unwrap();
     agent.publish(10);
-    eventually(|| page.strong_count() == 0);
+    eventually(|| page.is_unique());
     assert!(rest(&mut stalled).len() < LARGE, "the agent has dropped the rest");
 }
 
@@ -603,14 +604,14 @@ fn only_a_few_slowly_read_pages_stay_in_memory() {
     for _ in 0..16 {
         // A page of its own for every response.
         agent.publish(8 << 20);
-        pages.push(Arc::downgrade(&agent.page()));
+        pages.push(agent.page());
         let mut peer = agent.connect();
         peer.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         peer.read_exact(&mut [0]).unwrap();
         slow.push(peer);
     }
     // An eighth of the connections, and the published page.
-    eventually(|| pages.iter().filter(|page| page.strong_count() > 0).count() <= 5);
+    eventually(|| pages.iter().filter(|page| !page.is_unique()).count() <= 5);
 }
 
 #[test]

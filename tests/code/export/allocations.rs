@@ -43,21 +43,20 @@ fn allocations(work: impl FnOnce()) -> usize {
 }
 
 #[test]
-fn a_warm_page_of_eight_gpus_and_two_hundred_processes_allocates_nothing() {
+fn a_warm_page_of_eight_gpus_and_two_hundred_processes_allocates_nothing_but_itself() {
     let roster = Arc::new(fixture::roster(8, 200));
     let cache = Arc::new(PageCache::new(Level::Full, true, dcgm_options(&Config::default())));
     let tick = |scale| {
         PublishedSnapshot::new(Arc::new(fixture::values(Arc::clone(&roster), scale)), Arc::clone(&cache))
     };
     for format in PageFormat::ALL {
-        // The last snapshot is still being read while the next is rendered, as in the agent: the first two pages
-        // allocate buffers, and every later one reuses the one before the last.
+        // One for its bytes, and one to share them.
         let mut last = tick(1);
         last.page(format);
         for scale in 2..8 {
             let next = tick(scale);
             let count = allocations(|| drop(next.page(format)));
-            assert!(count == 0 || scale == 2, "{format:?}: {count} allocations for page {scale}");
+            assert!(count <= 2, "{format:?}: {count} allocations for page {scale}");
             last = next;
         }
     }

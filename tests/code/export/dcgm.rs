@@ -31,7 +31,7 @@ fn page(config: &str, snapshot: &Snapshot) -> String {
     let mut config = Config::parse(config, "config.yaml").unwrap();
     config.read_dcgm_counters().unwrap();
     let cache = PageCache::new(config.sampling.level, false, dcgm_options(&config));
-    String::from_utf8((*cache.render(snapshot, PageFormat::Dcgm)).as_ref().to_vec()).unwrap()
+    String::from_utf8(cache.render(snapshot, PageFormat::Dcgm).to_vec()).unwrap()
 }
 
 fn pod(name: &str) -> WorkloadEntry {

@@ -104,7 +104,7 @@ fn expected(visit: &Visit, format: PageFormat) -> Vec<Line> {
 }
 
 fn text(cache: &PageCache, snapshot: &Snapshot, format: PageFormat) -> String {
-    String::from_utf8((*cache.render(snapshot, format)).as_ref().to_vec()).unwrap()
+    String::from_utf8(cache.render(snapshot, format).to_vec()).unwrap()
 }
 
 /// The formats of the page with our names.

@@ -353,12 +353,12 @@ fn a_reader_sees_xids_and_evidence_of_gpus_that_it_holds_alone_since_its_last_ho
         assert_eq!((own.xids[0].1, shared.xids.len()), (None, 0), "a count is a sum over all holders");
         let earlier = &seen_by(&visible, faulty(61)).gpus[0];
         assert_eq!((evidence(&earlier.health), earlier.xids.len()), ((false, false), 0));
-        let text = health(&faulty(60), None, &visible);
+        let text = String::from_utf8(health(&faulty(60), None, &visible)).unwrap();
         assert_eq!(text.matches("XID 48").count(), 1, "{text}");
     }
     let all = seen(faulty(61));
     assert!(all.gpus.iter().all(|gpu| evidence(&gpu.health) == (true, true) && gpu.xids[0].1.is_some()));
-    let text = health(&faulty(61), None, &VisibleAccount::Everything);
+    let text = String::from_utf8(health(&faulty(61), None, &VisibleAccount::Everything)).unwrap();
     assert_eq!(text.matches("XID 48").count(), 2, "{text}");
 }
 
