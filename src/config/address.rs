@@ -43,7 +43,18 @@ impl FromStr for Endpoint {
     type Err = Complaint;
 
     fn from_str(text: &str) -> Result<Self, Complaint> {
-        let remedy = "give http://host:port, such as http://127.0.0.1:4318";
+        let endpoint = Self::parse(text, "give http://host:port, such as http://127.0.0.1:4318")?;
+        let base = endpoint.base.strip_suffix("/v1/metrics").unwrap_or(&endpoint.base);
+        Ok(Self { base: base.trim_end_matches('/').to_owned(), ..endpoint })
+    }
+}
+
+impl Endpoint {
+    /// Parses `http://host:port/base`, or `https://host/base`.
+    ///
+    /// # Errors
+    /// It is something else, with that remedy.
+    pub fn parse(text: &str, remedy: &str) -> Result<Self, Complaint> {
         let complain = |wrong: &str| Complaint::about(text, wrong, remedy);
         let uri: Uri = text.parse().map_err(|_| complain("is not a URL"))?;
         let tls = match uri.scheme_str() {
@@ -63,9 +74,12 @@ impl FromStr for Endpoint {
             None if tls && !given => 443,
             None => return Err(complain("has no port")),
         };
-        let path = uri.path().trim_end_matches('/');
-        let base = path.strip_suffix("/v1/metrics").unwrap_or(path).trim_end_matches('/').to_owned();
+        let base = uri.path().trim_end_matches('/').to_owned();
         Ok(Self { tls, host: host.to_owned(), port, base, is_whole: false })
+    }
+
+    pub fn authority(&self) -> String {
+        format!("{}:{}", self.host, self.port)
     }
 }
 

@@ -48,10 +48,9 @@ pub use settings::{
     NodeConfig, NvmlConfig, OtlpConfig, RetentionConfig, SamplingConfig, SlurmConfig, SpoolConfig,
     TenantsConfig, WebConfig, WebRateLimitConfig, WebTlsConfig, key_descriptions, sections,
 };
-pub use standing::PresenceSetting;
 pub use time::duration;
 pub(crate) use values::decode_percent;
-pub use web::{ClientAuth, Credential, DcgmLabels, TlsVersion};
+pub use web::{ClientAuth, Credential, TlsVersion};
 
 use crate::runtime::file;
 use problem::ProblemCollector;

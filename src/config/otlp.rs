@@ -18,7 +18,6 @@ use super::values::{decode_percent, path, word};
 use super::web::Credential;
 use crate::model::Nanoseconds;
 
-/// How requests are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OtlpProtocol {
     /// Protobuf over HTTP/1.1.
@@ -62,7 +61,6 @@ impl OtlpCompression {
 }
 
 impl OtlpDestination {
-    /// A destination with defaults.
     pub fn at(endpoint: Endpoint) -> Self {
         Self { endpoint, timeout: Nanoseconds::from_seconds(10), ..Self::default() }
     }
@@ -184,61 +182,48 @@ impl Config {
     pub fn otlp_plan(&self, variable: impl Fn(&str) -> Option<String>) -> Result<OtlpPlan, BadVariable> {
         let environment = Environment { get: &variable };
         let mut plan = OtlpPlan { resource: environment.resource()?, ..OtlpPlan::default() };
+        if !plan.resource.is_empty() {
+            let names: Vec<&str> = plan.resource.keys().map(String::as_str).collect();
+            let names = names.join(", ");
+            plan.origins.push(format!("resource attributes {names} by OTEL_RESOURCE_ATTRIBUTES"));
+        }
         if let Some(name) = environment.value("OTEL_SERVICE_NAME") {
             plan.resource.insert("service.name".to_owned(), name);
+            plan.origins.push("resource attributes service.name by OTEL_SERVICE_NAME".to_owned());
         }
-        for (variable, key) in
-            [("OTEL_RESOURCE_ATTRIBUTES", None), ("OTEL_SERVICE_NAME", Some("service.name"))]
-        {
-            if environment.value(variable).is_some() {
-                let names: Vec<&str> = match key {
-                    Some(key) => vec![key],
-                    None => plan.resource.keys().map(String::as_str).collect(),
-                };
-                plan.origins.push(format!("resource attributes {} by {variable}", names.join(", ")));
-            }
+        for destination in &self.otlp.destinations {
+            plan.origins.push(format!("{destination} by otlp.destinations"));
         }
-        self.otlp.add_destinations(&environment, &mut plan)?;
+        plan.destinations.clone_from(&self.otlp.destinations);
+        self.otlp.add_single(&environment, &mut plan)?;
         Ok(plan)
     }
 }
 
 impl OtlpConfig {
-    fn add_destinations(
-        &self,
-        environment: &Environment<'_>,
-        plan: &mut OtlpPlan,
-    ) -> Result<(), BadVariable> {
-        for destination in &self.destinations {
-            plan.origins.push(format!("{destination} by otlp.destinations"));
-        }
-        plan.destinations.clone_from(&self.destinations);
+    /// Adds the destination of `otlp.endpoint` or of the environment.
+    fn add_single(&self, environment: &Environment<'_>, plan: &mut OtlpPlan) -> Result<(), BadVariable> {
         if self.endpoint.is_none() && !self.destinations.is_empty() {
             return Ok(());
         }
-        let protocol = environment.setting("PROTOCOL", |text| {
-            word(text, &OtlpProtocol::NAMES).map(|place| OtlpProtocol::ALL[place])
-        })?;
+        let protocol = environment.setting("PROTOCOL", |text| word(text, &OtlpProtocol::NAMES))?;
+        let is_grpc = protocol.as_ref().is_some_and(|(place, _)| *place == OtlpProtocol::Grpc as usize);
         let endpoint = match &self.endpoint {
             Some(endpoint) => Some((endpoint.clone(), "otlp.endpoint".to_owned())),
-            None => {
-                environment.endpoint(protocol.as_ref().is_some_and(|(one, _)| *one == OtlpProtocol::Grpc))?
-            }
+            None => environment.endpoint(is_grpc)?,
         };
         let Some((endpoint, origin)) = endpoint else { return Ok(()) };
         let mut destination = OtlpDestination::at(endpoint);
         let mut origins = vec![origin];
         let mut apply = |what: String, variable: String| origins.push(format!("{what} by {variable}"));
-        if let Some((protocol, variable)) = protocol {
-            destination.protocol = protocol;
-            apply(format!("protocol {}", OtlpProtocol::NAMES[protocol as usize]), variable);
+        if let Some((place, variable)) = protocol {
+            destination.protocol = OtlpProtocol::ALL[place];
+            apply(format!("protocol {}", OtlpProtocol::NAMES[place]), variable);
         }
-        let compression = environment.setting("COMPRESSION", |text| {
-            word(text, &OtlpCompression::NAMES).map(|place| OtlpCompression::ALL[place])
-        })?;
-        if let Some((compression, variable)) = compression {
-            destination.compression = compression;
-            apply(format!("compression {}", OtlpCompression::NAMES[compression as usize]), variable);
+        let compression = environment.setting("COMPRESSION", |text| word(text, &OtlpCompression::NAMES))?;
+        if let Some((place, variable)) = compression {
+            destination.compression = OtlpCompression::ALL[place];
+            apply(format!("compression {}", OtlpCompression::NAMES[place]), variable);
         }
         for (suffix, place) in [
             ("CERTIFICATE", &mut destination.ca_file),
@@ -260,23 +245,15 @@ impl OtlpConfig {
             apply(format!("timeout {}", in_words(timeout)), variable);
             destination.timeout = timeout;
         }
-        destination.check_key_pair()?;
-        plan.origins.push(format!("{destination} by {}", origins.join(", ")));
-        plan.destinations.push(destination);
-        Ok(())
-    }
-}
-
-impl OtlpDestination {
-    /// Checks that the environment gives a client certificate with its key.
-    fn check_key_pair(&self) -> Result<(), BadVariable> {
-        if self.cert_file.is_some() != self.key_file.is_some() {
+        if destination.cert_file.is_some() != destination.key_file.is_some() {
             let text = "needs OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY; set both, or none";
             return Err(BadVariable {
                 variable: "OTEL_EXPORTER_OTLP_CLIENT_KEY".to_owned(),
                 complaint: Complaint(text.to_owned()),
             });
         }
+        plan.origins.push(format!("{destination} by {}", origins.join(", ")));
+        plan.destinations.push(destination);
         Ok(())
     }
 }

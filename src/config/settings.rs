@@ -10,14 +10,14 @@ use super::ignored_pods;
 use super::key::KeyDescription;
 use super::otlp::{self, OtlpDestination, OtlpNames};
 use super::prices;
-use super::standing::{self, PresenceSetting};
+use super::standing;
 use super::tenants::{self, TenantAttributes};
 use super::terms;
 use super::time::moment;
 use super::values::{add_label, cgroup_path, flag, name, path, path_or_off, resource, service, time_zone};
 use super::web::{
-    ClientAuth, Credential, DcgmLabels, TlsVersion, add_cipher, add_curve, add_header, add_tenant, add_user,
-    client_auth, credential, tls_version,
+    ClientAuth, Credential, TlsVersion, add_cipher, add_curve, add_header, add_tenant, add_user, client_auth,
+    credential, tls_version,
 };
 use jiff::tz::TimeZone;
 
@@ -78,6 +78,8 @@ impl ConfigDraft {
 }
 
 const LEVELS: [&str; 3] = [Level::Lean.name(), Level::Standard.name(), Level::Full.name()];
+/// The label with the name of the node, of dcgm-exporter 3 and of 4 up to 4.8.2, and of later ones.
+const HOST_LABELS: [&str; 2] = ["Hostname", "hostname"];
 const TENTH: Nanoseconds = Nanoseconds(100_000_000);
 
 const fn seconds(number: u64) -> Nanoseconds {
@@ -128,7 +130,7 @@ pub struct NvmlConfig (config nvml) {
 
 "Who holds GPUs, and so who pays for them while they are idle."
 pub struct AttributionConfig (config attribution) {
-    presence: PresenceSetting, word(PresenceSetting::NAMES, PresenceSetting::ALL), Default("auto"), Reload,
+    presence: Option<bool>, word(["auto", "true", "false"], [None, Some(true), Some(false)]), Default("auto"), Reload,
         "Whether a process holds a GPU that nothing grants; auto: only on a node without grants.";
     standing: Vec<StandingGrant>, entries(standing::read, standing::TABLE), Optional(""), Reload,
         "Grants written by hand: each gives a tenant a share of some GPUs.";
@@ -322,7 +324,7 @@ pub struct WebConfig (config web) {
     dcgm_counters: Option<PathBuf>, text("an absolute path", path),
         Optional("/etc/dcgm-exporter/default-counters.csv"), Reload,
         "File of dcgm-exporter with the counters of that page; by default its own defaults.";
-    dcgm_labels: DcgmLabels, word(DcgmLabels::NAMES, DcgmLabels::ALL), Default("v3"), Reload,
+    dcgm_labels: &'static str, word(["v3", "v4"], HOST_LABELS), Default("v3"), Reload,
         "Labels of that page: v3 (Hostname, up to dcgm-exporter 4.8.2) or v4 (hostname).";
     dcgm_corrected: bool, flag(), Default("false"), Reload,
         "Whether that page has a MIG GPU's own values once, instead of with each instance.";

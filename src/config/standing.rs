@@ -11,27 +11,6 @@ use super::tree::YamlNode;
 use super::values::token;
 use crate::model::{GpuSelector, Selector, StandingGrant};
 
-/// Whether presence holds GPUs without a grant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PresenceSetting {
-    /// Where nothing that grants GPUs is found at the agent's start.
-    #[default]
-    Auto,
-    True,
-    /// Never.
-    False,
-}
-
-impl PresenceSetting {
-    pub(super) const ALL: [Self; 3] = [Self::Auto, Self::True, Self::False];
-    pub(super) const NAMES: [&str; 3] = ["auto", "true", "false"];
-
-    /// As the file has it.
-    pub const fn name(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-}
-
 entry_keys! { StandingGrant;
     id => id, text("a name", token), Optional("condo-physics"),
         "Your name for this grant; no two alike.";
@@ -116,64 +95,40 @@ fn check_teams(placed: &[PlacedGrant], report: &mut ProblemCollector) {
     }
 }
 
-/// Checks that the grants of no GPU sum to more than 1. An index and a UUID of the same GPU can only be compared on the
-/// node.
+/// Checks that no grant makes the sum of one of its GPUs more than 1. An index and a UUID of the same GPU can only be compared on
+/// the node.
 fn check_sums(placed: &[PlacedGrant], report: &mut ProblemCollector) {
-    let mut choices = vec![&GpuSelector::All];
-    for choice in placed.iter().flat_map(|grant| &grant.entry.gpus) {
-        if !choices.contains(&choice) {
-            choices.push(choice);
+    for (index, last) in placed.iter().enumerate() {
+        let mut choices = placed[..=index].iter().flat_map(|grant| &grant.entry.gpus);
+        if let Some(complaint) = choices.find_map(|choice| too_many(choice, &placed[..index], last)) {
+            last.at.complain(report, Mistake::new("fraction", complaint));
         }
-    }
-    // GPUs with the same excessive grants are reported together.
-    let mut excesses: Vec<(Vec<usize>, Vec<&GpuSelector>)> = Vec::new();
-    for choice in choices {
-        let names = |grant: &PlacedGrant, choice| grant.entry.gpus.contains(choice);
-        let grants = (0..placed.len())
-            .filter(|index| names(&placed[*index], choice) || names(&placed[*index], &GpuSelector::All));
-        let Some(grants) = first_too_many(placed, grants) else { continue };
-        // Excessive grants of `all` alone are reported once, for `all`.
-        if !grants.iter().any(|index| names(&placed[*index], choice)) {
-            continue;
-        }
-        match excesses.iter_mut().find(|(same, _)| *same == grants) {
-            Some((_, choices)) => choices.push(choice),
-            None => excesses.push((grants, vec![choice])),
-        }
-    }
-    for (grants, choices) in excesses {
-        let grants: Vec<&PlacedGrant> = grants.iter().map(|index| &placed[*index]).collect();
-        let Some((last, earlier)) = grants.split_last() else { continue };
-        last.at.complain(report, Mistake::new("fraction", too_many(&choices, earlier, last)));
     }
 }
 
-/// The grants up to the first one with which the sum exceeds 1 or cannot be computed.
-fn first_too_many(placed: &[PlacedGrant], grants: impl Iterator<Item = usize>) -> Option<Vec<usize>> {
-    let mut sum = Some(Sum::ZERO);
-    let mut taken = Vec::new();
-    for index in grants {
-        taken.push(index);
-        sum = sum.and_then(|sum| sum.plus(placed[index].entry.fraction));
-        if sum.is_none_or(Sum::exceeds_one) {
-            return Some(taken);
-        }
+/// What is wrong where a grant of a GPU is the first that makes the sum of the grants more than 1, or impossible to compute.
+fn too_many(choice: &GpuSelector, before: &[PlacedGrant], last: &PlacedGrant) -> Option<Complaint> {
+    let names = |grant: &&PlacedGrant| {
+        let gpus = &grant.entry.gpus;
+        gpus.contains(choice) || gpus.contains(&GpuSelector::All)
+    };
+    let earlier: Vec<&PlacedGrant> = before.iter().filter(names).collect();
+    let sum = |sum: Sum, grant: &PlacedGrant| sum.plus(grant.entry.fraction);
+    let granted = earlier.iter().try_fold(Sum::ZERO, |all, grant| sum(all, grant))?;
+    if !names(&last) || granted.exceeds_one() {
+        return None;
     }
-    None
-}
-
-fn too_many(choices: &[&GpuSelector], earlier: &[&PlacedGrant], last: &PlacedGrant) -> Complaint {
-    let gpus: Vec<String> = choices.iter().map(ToString::to_string).collect();
-    let gpus = gpus.join(", ");
     let lines: Vec<String> = earlier.iter().map(|grant| grant.at.line("fraction").to_string()).collect();
     let lines = format!("line{} {}", if lines.len() == 1 { "" } else { "s" }, lines.join(", "));
-    let all = earlier.iter().chain([&last]).try_fold(Sum::ZERO, |sum, grant| sum.plus(grant.entry.fraction));
-    Complaint(match all {
-        Some(sum) => {
-            format!("together with {lines} grants {sum} of {gpus}; keep the sum at 1 or below")
-        }
-        None => format!("cannot be added exactly to {lines}; give the grants of {gpus} one denominator"),
-    })
+    match sum(granted, last) {
+        Some(all) if !all.exceeds_one() => None,
+        Some(all) => Some(Complaint(format!(
+            "together with {lines} grants {all} of {choice}; keep the sum at 1 or below"
+        ))),
+        None => Some(Complaint(format!(
+            "cannot be added exactly to {lines}; give the grants of {choice} one denominator"
+        ))),
+    }
 }
 
 /// Adds the GPUs of one entry of `gpu`.

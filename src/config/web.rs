@@ -14,30 +14,6 @@ use super::values::{one_of, path};
 use super::web_file;
 use crate::model::Nanoseconds;
 
-/// The labels of the page with dcgm-exporter's names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DcgmLabels {
-    /// Those of dcgm-exporter 3 and of 4 up to 4.8.2.
-    #[default]
-    V3,
-    /// Those of later ones.
-    V4,
-}
-
-impl DcgmLabels {
-    pub(super) const ALL: [Self; 2] = [Self::V3, Self::V4];
-    /// Their words in the configuration.
-    pub(super) const NAMES: [&str; 2] = ["v3", "v4"];
-
-    /// The label with the name of the node.
-    pub const fn host_label(self) -> &'static str {
-        match self {
-            Self::V3 => "Hostname",
-            Self::V4 => "hostname",
-        }
-    }
-}
-
 /// A certificate, key or password hash in a file of its own, or in the configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {
@@ -168,7 +144,6 @@ impl WebTlsConfig {
             || self.client_auth_type != ClientAuth::None
     }
 
-    /// Complains about incompatible keys.
     pub(super) fn check(
         &self,
         place: impl Fn(&str) -> Option<FilePosition>,
@@ -182,20 +157,16 @@ impl WebTlsConfig {
             let found = [key].into_iter().chain(others).find_map(|key| place(&path_of(key)));
             report.add(found, path_of(key), Complaint(text.to_owned()));
         };
-        if !self.client_allowed_sans.is_empty() && self.client_auth_type == ClientAuth::None {
-            complain(
-                "client_allowed_sans",
-                "has no effect without client_auth_type; give RequireAndVerifyClientCert",
-            );
-        }
-        if !self.client_allowed_sans.is_empty()
-            && matches!(self.client_auth_type, ClientAuth::Request | ClientAuth::RequireAny)
-        {
-            complain(
-                "client_allowed_sans",
+        let wrong_names = match self.client_auth_type {
+            ClientAuth::None => "has no effect without client_auth_type; give RequireAndVerifyClientCert",
+            ClientAuth::Request | ClientAuth::RequireAny => {
                 "would be compared with names in certificates that nobody verifies; give client_auth_type \
-                 RequireAndVerifyClientCert, or remove it",
-            );
+                 RequireAndVerifyClientCert, or remove it"
+            }
+            ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify => "",
+        };
+        if !self.client_allowed_sans.is_empty() && !wrong_names.is_empty() {
+            complain("client_allowed_sans", wrong_names);
         }
         if !self.is_enabled() {
             return;
@@ -272,26 +243,23 @@ impl WebConfig {
 
 /// The policy of client certificates.
 pub(super) fn client_auth(text: &str) -> Result<ClientAuth, Complaint> {
-    const WORDS: [&str; 5] = [
-        "NoClientCert",
-        "RequestClientCert",
-        "RequireAnyClientCert",
-        "VerifyClientCertIfGiven",
-        "RequireAndVerifyClientCert",
+    const POLICIES: [(&str, ClientAuth); 5] = [
+        ("NoClientCert", ClientAuth::None),
+        ("RequestClientCert", ClientAuth::Request),
+        ("RequireAnyClientCert", ClientAuth::RequireAny),
+        ("VerifyClientCertIfGiven", ClientAuth::VerifyIfGiven),
+        ("RequireAndVerifyClientCert", ClientAuth::RequireAndVerify),
     ];
-    match text {
-        "" | "NoClientCert" => Ok(ClientAuth::None),
-        "RequestClientCert" => Ok(ClientAuth::Request),
-        // RequireClientCert is an old name of exporter-toolkit.
-        "RequireAnyClientCert" | "RequireClientCert" => Ok(ClientAuth::RequireAny),
-        "VerifyClientCertIfGiven" => Ok(ClientAuth::VerifyIfGiven),
-        "RequireAndVerifyClientCert" => Ok(ClientAuth::RequireAndVerify),
-        _ => Err(Complaint::about(
-            text,
-            "is not a policy for client certificates",
-            &format!("give {}", one_of(&WORDS)),
-        )),
-    }
+    let name = match text {
+        "" => "NoClientCert",
+        // An old name of exporter-toolkit.
+        "RequireClientCert" => "RequireAnyClientCert",
+        name => name,
+    };
+    POLICIES.iter().find(|(known, _)| *known == name).map(|(_, policy)| *policy).ok_or_else(|| {
+        let remedy = format!("give {}", one_of(&POLICIES.map(|(known, _)| known)));
+        Complaint::about(text, "is not a policy for client certificates", &remedy)
+    })
 }
 
 pub(super) fn tls_version(text: &str) -> Result<TlsVersion, Complaint> {

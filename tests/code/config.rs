@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use gpumeter::accounting::billing::{Basis, PriceBook, Rate, RateKind, RateSelector, Terms};
-use gpumeter::config::{Config, Endpoint, PresenceSetting, Problems, default_yaml, key_descriptions};
+use gpumeter::config::{Config, Endpoint, Problems, default_yaml, key_descriptions};
 use gpumeter::model::catalogue::Level;
 use gpumeter::model::{Fraction, GpuSelector, Nanoseconds, Selector, StandingGrant, Tariff, Utc};
 
@@ -73,10 +73,7 @@ fn the_printed_defaults_are_those_without_a_file() {
     assert_eq!(config.sampling.level, Level::Standard);
     assert_eq!(config.ledger.path.to_str(), Some("/var/lib/gpumeter/ledger.db"));
     assert_eq!(config.web.listen.iter().map(ToString::to_string).collect::<Vec<_>>(), ["[::]:9855"]);
-    assert_eq!(
-        (config.ledger.enabled, config.attribution.presence, config.web.created),
-        (true, PresenceSetting::Auto, false)
-    );
+    assert_eq!((config.ledger.enabled, config.attribution.presence, config.web.created), (true, None, false));
     assert_eq!((config.limits.processes, config.limits.series), (200, 20_000));
     assert_eq!(config.limits.birth_delay, Nanoseconds::from_seconds(60));
     assert_eq!(config.prices, PriceBook::default());

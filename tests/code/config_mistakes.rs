@@ -292,7 +292,7 @@ node: {cluster: b}"#,
   standing:
     - {gpu: 0-3, user: a, fraction: 2/3}
     - {gpu: [2, 3], user: b, fraction: 0.5}"#,
-        "4:30: attribution.standing[1].fraction: together with line 3 grants 7/6 of GPU 2, GPU 3; keep the sum at 1 or below",
+        "4:30: attribution.standing[1].fraction: together with line 3 grants 7/6 of GPU 2; keep the sum at 1 or below",
     ),
     (
         "attribution: {standing: [{gpu: 0, user: [ada, ben]}]}",

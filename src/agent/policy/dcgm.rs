@@ -29,7 +29,7 @@ pub fn dcgm_options(config: &Config) -> Arc<DcgmOptions> {
         unconfigured: unconfigured(config, &counters),
         counters,
         labels,
-        host_label: config.web.dcgm_labels.host_label(),
+        host_label: config.web.dcgm_labels,
         corrected: config.web.dcgm_corrected,
     })
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::accounting::billing::{PriceBook, RateSchedule, TenantBudget};
 use crate::accounting::tenants::{Decision, RuleSchedule, TenantRules};
-use crate::config::{BadVariable, Config, NodeConfig, OtlpPlan, PresenceSetting, TenantsConfig};
+use crate::config::{BadVariable, Config, NodeConfig, OtlpPlan, TenantsConfig};
 use crate::meter::Policy;
 use crate::model::catalogue::Level;
 use crate::model::{HowHeld, Money, Nanoseconds, NodeIdentity, Selector};
@@ -207,9 +207,9 @@ pub(crate) fn tenant_rules(config: &Config) -> TenantRules {
 /// Whether presence holds GPUs without a grant on a node on which `scheduler` was found.
 pub(crate) fn how_held(config: &Config, scheduler: Option<HowHeld>) -> HowHeld {
     match config.attribution.presence {
-        PresenceSetting::True => HowHeld::Presence,
-        PresenceSetting::False => HowHeld::Grants,
-        PresenceSetting::Auto => match scheduler {
+        Some(true) => HowHeld::Presence,
+        Some(false) => HowHeld::Grants,
+        None => match scheduler {
             Some(found) => found,
             None if !config.attribution.standing.is_empty() => HowHeld::Standing,
             None => HowHeld::NothingGrants,
