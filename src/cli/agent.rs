@@ -11,8 +11,7 @@ use clap::Args;
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONNECTION, HOST, USER_AGENT};
-use hyper::http::uri::Authority;
-use hyper::{Request, StatusCode, Uri};
+use hyper::{Request, StatusCode};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -20,6 +19,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, CertificateError, ClientConfig};
 
 use super::Failure;
+use crate::config::{Complaint, Endpoint};
 use crate::runtime::file;
 use crate::runtime::http::{self, HttpResponse, Pem};
 
@@ -55,20 +55,18 @@ impl RunningAgent {
 
     /// Whether something answers at the URL.
     pub(super) fn is_reachable(&self) -> bool {
-        let Ok(AgentUrl { host, .. }) = parse_url(&self.url) else { return false };
-        std::net::TcpStream::connect(host.as_str()).is_ok()
+        parse_url(&self.url).is_ok_and(|agent| std::net::TcpStream::connect(agent.authority()).is_ok())
     }
 
     /// The body of the agent's response to one GET.
     pub(super) fn get(&self, path: &str) -> Result<String, Failure> {
         let url = &self.url;
         let wrong = |problem: &dyn Display| Failure::wrong(format!("{url}: {problem}"));
-        let AgentUrl { is_tls, host, prefix } = parse_url(url)
-            .map_err(|problem| wrong(&format!("{problem}; write it like http://127.0.0.1:9855")))?;
-        let config = is_tls.then(|| self.tls()).transpose()?;
-        let request = self.request(&host, &format!("{prefix}{path}"))?;
+        let agent = parse_url(url).map_err(|problem| Failure::wrong(format!("--url {problem}")))?;
+        let config = agent.tls.then(|| self.tls()).transpose()?;
+        let request = self.request(&agent, path)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let exchange = async { timeout(TIMEOUT, exchange(&host, config, request)).await };
+        let exchange = async { timeout(TIMEOUT, exchange(&agent, config, request)).await };
         let answered = runtime.map_err(|error| wrong(&error))?.block_on(exchange);
         let (status, body) = answered
             .unwrap_or_else(|_| {
@@ -89,9 +87,9 @@ impl RunningAgent {
         }
     }
 
-    fn request(&self, host: &Authority, path: &str) -> Result<Request<Empty<Bytes>>, Failure> {
-        let mut request = Request::get(path)
-            .header(HOST, host.as_str())
+    fn request(&self, agent: &Endpoint, path: &str) -> Result<Request<Empty<Bytes>>, Failure> {
+        let mut request = Request::get(format!("{}{path}", agent.base))
+            .header(HOST, agent.authority())
             .header(USER_AGENT, http::USER_AGENT)
             .header(CONNECTION, "close");
         if let (Some(user), Some(file)) = (&self.user, &self.password_file) {
@@ -114,19 +112,20 @@ impl RunningAgent {
 
 /// Status and body of the response, or why there is none.
 async fn exchange(
-    host: &Authority,
+    agent: &Endpoint,
     config: Option<ClientConfig>,
     request: Request<Empty<Bytes>>,
 ) -> Result<(StatusCode, String), String> {
-    let stream =
-        TcpStream::connect(host.as_str()).await.map_err(|error| format!("{error}; is the agent running?"))?;
+    let stream = TcpStream::connect(agent.authority())
+        .await
+        .map_err(|error| format!("{error}; is the agent running?"))?;
     let response = match config {
         None => http::send(stream, request).await,
         Some(config) => {
-            let name = host.host().trim_matches(['[', ']']);
+            let name = agent.host.trim_matches(['[', ']']);
             let name = ServerName::try_from(name.to_owned()).map_err(|error| error.to_string())?;
             let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-            http::send(stream.map_err(|error| tls_problem(&error, host.host()))?, request).await
+            http::send(stream.map_err(|error| tls_problem(&error, &agent.host))?, request).await
         }
     };
     let response: HttpResponse = response.map_err(|error| match error.is_parse() {
@@ -166,32 +165,10 @@ fn tls_problem(error: &std::io::Error, host: &str) -> String {
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct AgentUrl {
-    is_tls: bool,
-    host: Authority,
-    /// The path below which a proxy has the agent, without a slash at its end.
-    prefix: String,
-}
-
-/// The parts of a URL; `http://` may be left out, and so may the port of https behind a proxy.
-fn parse_url(url: &str) -> Result<AgentUrl, &'static str> {
+/// The address of an agent; `http://` may be left out, and so may the port of https behind a proxy.
+fn parse_url(url: &str) -> Result<Endpoint, Complaint> {
     let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-    let uri: Uri = full.parse().map_err(|_| "not a URL")?;
-    let is_tls = match uri.scheme_str() {
-        Some("http") => false,
-        Some("https") => true,
-        _ => return Err("the scheme is neither http nor https"),
-    };
-    let authority = uri.authority().ok_or("the host is missing")?;
-    let has_port = !authority.as_str().ends_with(authority.host());
-    let host = match authority.port_u16() {
-        _ if uri.query().is_some() => return Err("there is a ? after the path"),
-        Some(_) => authority.clone(),
-        None if is_tls && !has_port => format!("{authority}:443").parse().map_err(|_| "not a URL")?,
-        None => return Err("the port is missing, or is not a number from 1 to 65535"),
-    };
-    Ok(AgentUrl { is_tls, host, prefix: uri.path().trim_end_matches('/').to_owned() })
+    Endpoint::parse(&full, "write it like http://127.0.0.1:9855")
 }
 
 /// The error message in a response of the agent; absent if the body is not its JSON.
@@ -223,19 +200,19 @@ mod tests {
             ("localhost:80/nodes/7/", false, "localhost:80", "/nodes/7"),
             ("https://gpus.example.com/nodes/7", true, "gpus.example.com:443", "/nodes/7"),
         ] {
-            let host = Authority::from_static(host);
-            assert_eq!(parse_url(url), Ok(AgentUrl { is_tls, host, prefix: prefix.into() }), "{url}");
+            let agent = parse_url(url).unwrap();
+            assert_eq!((agent.tls, &*agent.authority(), &*agent.base), (is_tls, host, prefix), "{url}");
         }
         for (url, problem) in [
-            ("localhost", "port is missing"),
-            ("http://localhost", "port is missing"),
-            ("http://[::1]", "port is missing"),
-            ("http://localhost:99999", "not a number from 1"),
-            ("ftp://localhost:9855", "neither http nor https"),
-            ("localhost:9855/metrics?x=1", "? after the path"),
-            ("https://localhost:99999", "not a number from 1"),
+            ("localhost", "has no port"),
+            ("http://localhost", "has no port"),
+            ("http://[::1]", "has no port"),
+            ("http://localhost:99999", "has no port"),
+            ("ftp://localhost:9855", "does not begin with http"),
+            ("localhost:9855/metrics?x=1", "goes on after the path"),
+            ("https://localhost:99999", "has no port"),
         ] {
-            assert!(parse_url(url).is_err_and(|message| message.contains(problem)), "{url}");
+            assert!(parse_url(url).is_err_and(|complaint| complaint.0.contains(problem)), "{url}");
         }
     }
 }

@@ -23,7 +23,6 @@ mod top;
 
 use std::fmt::Display;
 use std::io::Write;
-use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -31,7 +30,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::agent::app::{self, Launch};
+use crate::agent::app::{self, Launch, WebFlags, listen_address};
 use crate::config::{self, Config, ConfigFile, ListenAddress, Problems};
 use crate::holders::host::UserDatabase;
 use crate::model::catalogue::reference;
@@ -156,29 +155,6 @@ struct RunCommand {
     /// Print the default configuration with every key explained, and exit.
     #[arg(long)]
     print_default_config: bool,
-}
-
-/// Options for serving pages, named as in Prometheus' exporters.
-#[derive(Args, Clone, Debug, Default)]
-struct WebFlags {
-    /// Web configuration file: TLS, users, headers and rate limit in the form of Prometheus' exporters.
-    #[arg(long = "web.config.file", value_name = "FILE")]
-    file: Option<PathBuf>,
-    /// Serve on the sockets of the service's systemd socket unit; without one, on the configured addresses.
-    #[arg(long = "web.systemd-socket", conflicts_with = "listen")]
-    systemd_socket: bool,
-    /// Address where /metrics has dcgm-exporter's names, instead of web.dcgm_listen; may be repeated.
-    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
-    dcgm_listen: Vec<ListenAddress>,
-}
-
-impl WebFlags {
-    /// Sets what takes precedence over the configuration.
-    fn apply(&self, config: &mut Config) {
-        if !self.dcgm_listen.is_empty() {
-            config.web.dcgm_listen.clone_from(&self.dcgm_listen);
-        }
-    }
 }
 
 /// A command that did not succeed, with its exit status.
@@ -383,12 +359,6 @@ fn describe_holding(config: &Config) -> String {
             .to_owned();
     }
     format!("{}; {}", how_held.describe(), how_held.advice())
-}
-
-/// An address as in the configuration, or a name of this host with a port.
-fn listen_address(text: &str) -> Result<ListenAddress, &'static str> {
-    let resolved = || text.to_socket_addrs().ok()?.next().map(ListenAddress::Tcp);
-    text.parse().ok().or_else(resolved).ok_or("not an address; write it like 127.0.0.1:9855")
 }
 
 /// Columns that a line of words has at most.

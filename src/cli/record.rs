@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::interrupts::Interrupts;
-use super::{Failure, listen_address, print};
+use super::{Failure, print};
+use crate::agent::app::listen_address;
 use crate::agent::session::{self, Recording, RecordingTotals};
 use crate::cli::demo::{self, DemoCommand};
 use crate::config::{self, ListenAddress};

@@ -34,7 +34,6 @@ pub(super) struct AgentSocket {
     socket: Option<PathBuf>,
 }
 
-/// Options of `quiesce`.
 #[derive(Args, Debug)]
 pub(super) struct QuiesceCommand {
     #[command(flatten)]
@@ -181,7 +180,6 @@ fn to_result(name: &str, status: ExitStatus) -> Result<(), Failure> {
     Err(Failure { status: u8::try_from(number).unwrap_or(1), message: format!("{name}: {status}") })
 }
 
-/// Options of `inventory`.
 #[derive(Args, Debug)]
 pub(super) struct InventoryCommand {
     #[command(flatten)]

@@ -7,17 +7,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 
 use super::{HolderId, PodLabel};
-
-/// The key of pods' labels in the ledger's JSON.
-const POD_LABELS: &str = "k8s_pod_labels";
-
-/// The key of the begin of a run in the ledger's JSON.
-const STARTED: &str = "started";
 
 /// Declares [`Fact`]: variant, name in the ledger's JSON, label of `gpu_workload_info`, meaning of that label.
 macro_rules! facts {
@@ -144,7 +138,8 @@ holder_kinds! {
 }
 
 /// What is known of a holder beside its id, as it was observed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(from = "StoredFacts")]
 pub struct Facts {
     /// Unix user id.
     pub uid: Option<u32>,
@@ -240,51 +235,38 @@ impl Serialize for Facts {
         }
         if let Some(labels) = &self.pod_labels {
             let labels = labels.iter().map(|label| (&*label.key, &*label.value));
-            map.serialize_entry(POD_LABELS, &labels.collect::<BTreeMap<_, _>>())?;
+            map.serialize_entry("k8s_pod_labels", &labels.collect::<BTreeMap<_, _>>())?;
         }
         if let Some(uid) = self.uid {
             map.serialize_entry("uid", &uid)?;
         }
         if let Some(started) = self.started {
-            map.serialize_entry(STARTED, &started)?;
+            map.serialize_entry("started", &started)?;
         }
         map.end()
     }
 }
 
-impl<'de> Deserialize<'de> for Facts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(FactsVisitor)
-    }
+/// Facts as the ledger has them; those of a newer version are left out.
+#[derive(Deserialize)]
+struct StoredFacts {
+    uid: Option<u32>,
+    started: Option<u64>,
+    k8s_pod_labels: Option<BTreeMap<String, String>>,
+    #[serde(flatten)]
+    texts: BTreeMap<String, Value>,
 }
 
-struct FactsVisitor;
-
-impl<'de> Visitor<'de> for FactsVisitor {
-    type Value = Facts;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a map of facts")
-    }
-
-    /// Skips facts of a newer version.
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Facts, A::Error> {
-        let mut facts = Facts::default();
-        while let Some(name) = map.next_key::<String>()? {
-            if name == "uid" {
-                facts.uid = map.next_value()?;
-            } else if name == STARTED {
-                facts.started = map.next_value()?;
-            } else if name == POD_LABELS {
-                let labels = map.next_value::<BTreeMap<String, String>>()?;
-                facts.set_pod_labels(labels.iter().map(|(key, value)| PodLabel::new(key, value)));
-            } else if let Some(fact) = Fact::ALL.iter().find(|fact| fact.name() == name) {
-                facts.set(*fact, map.next_value::<Option<Arc<str>>>()?.unwrap_or_default());
-            } else {
-                map.next_value::<serde::de::IgnoredAny>()?;
-            }
+impl From<StoredFacts> for Facts {
+    fn from(stored: StoredFacts) -> Self {
+        let text = |fact: &Fact| Some((*fact, stored.texts.get(fact.name())?.as_str()?));
+        let mut facts = Self::new(Fact::ALL.iter().filter_map(text));
+        facts.uid = stored.uid;
+        facts.started = stored.started;
+        if let Some(labels) = stored.k8s_pod_labels {
+            facts.set_pod_labels(labels.iter().map(|(key, value)| PodLabel::new(key, value)));
         }
-        Ok(facts)
+        facts
     }
 }
 

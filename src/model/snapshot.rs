@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::frame::Tier;
+use super::frame::{InstanceFrame, Tier};
 use super::{
     Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, GpuProcess, HoldingSource, HowHeld,
     InstanceIdentity, MigLayout, Money, Nanoseconds, Price, Reading, Stamp, SxidCount, UnattributedReason,
@@ -307,6 +307,13 @@ impl GpuState {
             return Err(Absence::Stale);
         }
         frame.readings.get(point).copied().unwrap_or(Err(Absence::NotYet))
+    }
+
+    /// What was read of a GPU instance, by the driver's id of it, unless its tier is too old: the frame may have other instances
+    /// than the roster.
+    pub fn instance(&self, id: u32, tier: Tier) -> Option<&InstanceFrame> {
+        let frame = self.frame.as_deref().filter(|_| self.fresh[tier as usize])?;
+        frame.instances.iter().find(|instance| instance.identity.id.gpu_instance == id)
     }
 }
 

@@ -496,7 +496,7 @@ fn a_closed_log_pipe_does_not_end_the_agent() {
 #[test]
 fn an_invalid_address_is_refused_with_an_example() {
     for command in ["bill", "health"] {
-        refused(&[command, "--url", "localhost"], &["localhost", "port is missing", "http://127.0.0.1:9855"]);
+        refused(&[command, "--url", "localhost"], &["localhost", "has no port", "http://127.0.0.1:9855"]);
     }
 }
 

@@ -3,6 +3,7 @@
 mod bills;
 mod events;
 mod exports;
+mod flags;
 mod io;
 mod ledger;
 mod local_reader;
@@ -36,6 +37,7 @@ use crate::model::{HowHeld, NodeIdentity, Utc};
 use crate::runtime::clock::{Clock, Stop, system_now};
 use crate::runtime::thread::{self, Thread, VitalThreads};
 use crate::{output::serve, runtime::systemd};
+pub use flags::{WebFlags, listen_address};
 pub use observer::Observer;
 use reload::Reloads;
 
@@ -301,7 +303,7 @@ fn log_start(launch: &Launch) {
     };
     tracing::info!(
         standing = config.attribution.standing.len(),
-        presence = config.attribution.presence.name(),
+        presence = config.attribution.presence.map_or_else(|| "auto".to_owned(), |set| set.to_string()),
         rates = book.prices().count(),
         currency,
         "grants and prices"

@@ -24,8 +24,7 @@ use std::time::Duration;
 use clap::Args;
 use thiserror::Error;
 
-use super::{WebFlags, listen_address};
-use crate::agent::app::{self, Launch, StartError};
+use crate::agent::app::{self, Launch, StartError, WebFlags, listen_address};
 use crate::config::{self, Config, Endpoint, ListenAddress};
 use crate::driver::nvml::{Library, OpenError};
 use crate::driver::record::{self, ReadError};
@@ -39,65 +38,60 @@ use time::DemoTime;
 pub use history::{DemoHistory, HistoryExtent, HistoryPaths, parse_days, parse_nodes};
 pub use local::{COMMAND as CHILD_COMMAND, idle as idle_child};
 pub use scenario::DemoScenario;
-pub(super) use time::parse_speed;
+pub use time::parse_speed;
 
 /// The simulated driver library, built by this package's build script.
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
 
 /// A demo, or a replay: a demo with a recording.
 #[derive(Args, Clone, Debug, Default)]
-pub(super) struct DemoCommand {
+pub(crate) struct DemoCommand {
     /// Built-in scenario (cluster; node, without schedulers; local, with real processes), or the path of a file.
     #[arg(long, default_value = "cluster", value_name = "NAME|FILE")]
-    pub(super) scenario: String,
+    pub(crate) scenario: String,
     /// The recording of a driver that the simulated one answers from, in place of the scenario.
     #[arg(skip)]
-    pub(super) recording: Option<PathBuf>,
+    pub(crate) recording: Option<PathBuf>,
     /// Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated.
     #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR", value_parser = listen_address)]
-    pub(super) listen: Vec<ListenAddress>,
+    pub(crate) listen: Vec<ListenAddress>,
     /// How many times faster than real time.
     #[arg(long, default_value = "1", value_name = "N", value_parser = parse_speed)]
-    pub(super) speed: u64,
+    pub(crate) speed: u64,
     /// Start from scratch: empty the demo's directory first.
     #[arg(long)]
-    pub(super) fresh: bool,
+    pub(crate) fresh: bool,
     /// Directory of the demo, instead of $XDG_STATE_HOME/gpumeter/demo: new, empty, or of an earlier demo.
     #[arg(long, value_name = "DIR")]
-    pub(super) state_dir: Option<PathBuf>,
+    pub(crate) state_dir: Option<PathBuf>,
     /// Configuration file, instead of the scenario's. For the default web.listen the demo uses 127.0.0.1:9855, for the
     /// default web.control control.sock in its directory; a ledger.path outside its directory is refused.
     #[arg(long, value_name = "FILE")]
-    pub(super) config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed.
     #[arg(long, value_name = "URL")]
-    pub(super) otlp_endpoint: Option<Endpoint>,
+    pub(crate) otlp_endpoint: Option<Endpoint>,
     /// Begin with a past of so many days, such as 60d, in a new ledger and in exports, as the scenario describes it.
     #[arg(long, value_name = "DAYS", value_parser = parse_days)]
-    pub(super) history: Option<u64>,
+    pub(crate) history: Option<u64>,
     /// How many nodes have that past; the demo runs on the first, and the others have ledgers in DIR/nodes.
     #[arg(long, value_name = "N", default_value = "1", requires = "history", value_parser = parse_nodes)]
-    pub(super) nodes: usize,
+    pub(crate) nodes: usize,
     /// Number from which all that looks random in the past follows, and the UUIDs of GPUs; by default the scenario's.
     #[arg(long, value_name = "S", requires = "history")]
-    pub(super) seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
     #[command(flatten)]
-    pub(super) web: WebFlags,
+    pub(crate) web: WebFlags,
 }
 
-/// The demo cannot start.
 #[derive(Debug, Error)]
 pub enum DemoError {
-    /// The agent itself cannot start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The recording cannot be played.
     #[error(transparent)]
     Recording(#[from] ReadError),
-    /// The clock page cannot be used.
     #[error(transparent)]
     Clock(#[from] PageError),
-    /// A thread of the demo cannot be started.
     #[error(transparent)]
     Thread(#[from] thread::Error),
     /// Any other reason, with what to do.
@@ -114,7 +108,7 @@ fn file_error(path: &Path) -> impl Fn(io::Error) -> DemoError {
 }
 
 /// Runs a demo until SIGTERM or SIGINT.
-pub(super) fn run(options: &DemoCommand) -> Result<(), DemoError> {
+pub(crate) fn run(options: &DemoCommand) -> Result<(), DemoError> {
     let directory = find_directory(options)?;
     let driver = directory.join("driver");
     // Errors in the command line are reported before anything is changed.

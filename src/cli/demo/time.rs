@@ -32,7 +32,7 @@ pub(super) struct DemoTime {
 }
 
 /// Parses a speed; returns it in millionths of real time.
-pub(in crate::cli) fn parse_speed(text: &str) -> Result<u64, &'static str> {
+pub fn parse_speed(text: &str) -> Result<u64, &'static str> {
     let times = text.parse::<f64>().ok().filter(|times| (0.001..=1_000.0).contains(times));
     let times = times.ok_or("give a number between 0.001 and 1000")?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1,000 and 10^9")]

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::families::{self, FamilyStatus, WantedFamilies};
+use super::families::{self, FamilyStatus};
 use super::{Finding, GpuDiagnosis, name_gpus};
+use crate::config::Config;
 use crate::driver::nvml::{CallSlot, EventSet, FoundGpu, Library, Sampler, count, find};
 use crate::holders::SessionGpu;
 use crate::holders::host::{Host, agent_usage};
@@ -114,7 +115,8 @@ impl Examination {
     }
 
     /// Examines driver and GPUs; sets the last step when every finding is in the report.
-    pub(super) fn run(&self, path: Option<&Path>, wanted: WantedFamilies) {
+    pub(super) fn run(&self, config: &Config) {
+        let path = config.nvml.library.as_deref();
         match Library::open(path) {
             Ok(library) => {
                 let kind = match library.is_simulated() {
@@ -122,7 +124,7 @@ impl Examination {
                     false => "opened",
                 };
                 self.add_finding("driver", true, format!("{kind} ({})", loaded_file(&library)));
-                OpenDriver { library: &library, clock: Clock::of_library(path), wanted, examination: self }
+                OpenDriver { library: &library, clock: Clock::of_library(path), config, examination: self }
                     .examine_gpus();
                 self.set_step(Step::Closing);
                 drop(library);
@@ -150,7 +152,7 @@ fn loaded_file(library: &Library) -> String {
 struct OpenDriver<'a> {
     library: &'a Arc<Library>,
     clock: Clock,
-    wanted: WantedFamilies,
+    config: &'a Config,
     examination: &'a Examination,
 }
 
@@ -204,7 +206,7 @@ impl OpenDriver<'_> {
                 return add_problem(format!("cannot be read: {}", absence.reason()));
             }
         };
-        let families = families::of(&frame, self.wanted);
+        let families = families::of(&frame, self.config);
         let failed: Vec<String> = families
             .iter()
             .filter(|family| family.status == FamilyStatus::Failed)

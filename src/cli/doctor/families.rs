@@ -5,32 +5,24 @@
 use super::board;
 use crate::config::Config;
 use crate::meter::family_support;
-use crate::model::catalogue::{Family, GpuRows, Kind, Level, PointId, Rows, first_point};
-use crate::model::{Absence, Frame, Unit};
+use crate::model::catalogue::{Family, GpuRows, Kind, PointId, Rows, first_point};
+use crate::model::{Absence, Frame, Unit, named};
 
-/// The state of a family on a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FamilyStatus {
-    Exported,
-    /// It is left out by the configuration or by the GPU's mode.
-    Off,
-    /// The board or its driver does not have it, or a right is missing.
-    Absent,
-    /// The driver failed to report it.
-    Failed,
-}
-
-impl FamilyStatus {
-    /// The word in JSON and on the page.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Exported => "exported",
-            Self::Off => "off",
-            Self::Absent => "absent",
-            Self::Failed => "failed",
-        }
+named! {
+    /// The state of a family on a GPU.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum FamilyStatus {
+        Exported = "exported",
+        /// It is left out by the configuration or by the GPU's mode.
+        Off = "off",
+        /// The board or its driver does not have it, or a right is missing.
+        Absent = "absent",
+        /// The driver failed to report it.
+        Failed = "failed",
     }
+    /// The word in JSON and on the page.
+    fn name
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -43,48 +35,28 @@ pub struct FamilyDiagnosis {
     pub why: String,
 }
 
-/// Which families the configuration wants.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WantedFamilies {
-    level: Level,
-    ledger: bool,
-    prices: bool,
-}
-
-impl WantedFamilies {
-    pub(super) fn by(config: &Config) -> Self {
-        Self {
-            level: config.sampling.level,
-            ledger: config.ledger.enabled,
-            prices: config.prices.currency().is_some(),
-        }
-    }
-}
-
 /// All families except those of the agent itself.
-pub(super) fn of(frame: &Frame, wanted: WantedFamilies) -> Vec<FamilyDiagnosis> {
+pub(super) fn of(frame: &Frame, config: &Config) -> Vec<FamilyDiagnosis> {
     let told = family_support(frame).filter(|(family, _)| !matches!(family.rows, Rows::Agent));
-    told.map(|(family, answer)| diagnose(family, answer.err(), frame, wanted)).collect()
+    told.map(|(family, answer)| diagnose(family, answer.err(), frame, config)).collect()
 }
 
 fn diagnose(
     family: &'static Family,
     absence: Option<Absence>,
     frame: &Frame,
-    wanted: WantedFamilies,
+    config: &Config,
 ) -> FamilyDiagnosis {
-    let (status, why) = match (absence, off(family, frame, wanted)) {
-        (Some(absence), _) if is_fault(absence) => (FamilyStatus::Failed, fault(absence).into()),
+    let (status, why) = match (absence, off(family, frame, config)) {
+        // All other absences are properties of the board.
+        (Some(absence @ (Absence::Failed | Absence::Rejected | Absence::Lost)), _) => {
+            (FamilyStatus::Failed, fault(absence).into())
+        }
         (Some(absence), _) => (FamilyStatus::Absent, why(absence, family, frame)),
         (None, Some(off)) => (FamilyStatus::Off, off),
         (None, None) => (FamilyStatus::Exported, String::new()),
     };
     FamilyDiagnosis { family: family.name, status, reason: absence.map_or("", Absence::reason), why }
-}
-
-/// Whether something is wrong; all other absences are properties of the board.
-const fn is_fault(absence: Absence) -> bool {
-    matches!(absence, Absence::Failed | Absence::Rejected | Absence::Lost)
 }
 
 fn fault(absence: Absence) -> &'static str {
@@ -98,11 +70,11 @@ fn fault(absence: Absence) -> &'static str {
 }
 
 /// Why a family that the board has is left out, if it is.
-fn off(family: &Family, frame: &Frame, wanted: WantedFamilies) -> Option<String> {
+fn off(family: &Family, frame: &Frame, config: &Config) -> Option<String> {
     let is_total_of_account = family.kind == Kind::Counter && matches!(family.rows, Rows::Account(_));
     let is_of_instances = matches!(family.rows, Rows::Instance(_));
-    if family.level > wanted.level {
-        let (needs, is) = (family.level.name(), wanted.level.name());
+    if family.level > config.sampling.level {
+        let (needs, is) = (family.level.name(), config.sampling.level.name());
         return Some(format!("needs sampling.level: {needs}; now it is {is}"));
     }
     if is_of_instances && !frame.identity.mig {
@@ -111,10 +83,10 @@ fn off(family: &Family, frame: &Frame, wanted: WantedFamilies) -> Option<String>
     if is_of_instances && frame.instances.is_empty() {
         return Some("MIG mode is on, and the GPU has no MIG instances".into());
     }
-    if is_total_of_account && !wanted.ledger {
+    if is_total_of_account && !config.ledger.enabled {
         return Some("needs ledger.enabled: true".into());
     }
-    (family.unit == Unit::Money && !wanted.prices)
+    (family.unit == Unit::Money && config.prices.currency().is_none())
         .then(|| "needs prices in the configuration, as USD 2.50 per GPU-hour".into())
 }
 
@@ -166,8 +138,12 @@ mod tests {
         Frame { identity: Arc::new(identity), ..Frame::with(readings.into()) }
     }
 
-    fn wanted() -> WantedFamilies {
-        WantedFamilies { level: Level::Full, ledger: true, prices: true }
+    fn config(text: &str) -> Config {
+        Config::parse(text, "test").unwrap()
+    }
+
+    fn wanted() -> Config {
+        config("{sampling: {level: full}, prices: {book: example}}")
     }
 
     fn find<'a>(all: &'a [FamilyDiagnosis], family: &str) -> &'a FamilyDiagnosis {
@@ -176,7 +152,7 @@ mod tests {
 
     #[test]
     fn every_family_of_the_node_is_told_of_and_a_whole_board_answers_all_but_instances_and_racks() {
-        let all = of(&frame(false, |_| {}), wanted());
+        let all = of(&frame(false, |_| {}), &wanted());
         let is_expected = |one: &&FamilyDiagnosis| match one.family {
             "gpu_platform_info" => one.why.starts_with("only "),
             // All else is answered, so that it is in one.
@@ -228,7 +204,7 @@ mod tests {
             let number = device_points().position(|(other, _)| other.name == family).unwrap();
             let points = device_points().filter(|(other, _)| other.name == family).count();
             let all =
-                of(&frame(mig, |readings| readings[number..number + points].fill(Err(absence))), wanted());
+                of(&frame(mig, |readings| readings[number..number + points].fill(Err(absence))), &wanted());
             let one = find(&all, family);
             assert_eq!((one.status, one.reason), (status, absence.reason()), "{one:?}");
             assert!(one.why.contains(words), "{one:?}");
@@ -244,7 +220,7 @@ mod tests {
                 readings[number] = Err(Absence::NotSupported);
                 readings[ratio] = Err(Absence::NotSupported);
             }),
-            wanted(),
+            &wanted(),
         );
         assert_eq!(find(&all, "gpu_throttle_active").status, FamilyStatus::Exported);
         assert_eq!(find(&all, "gpu_sm_active_seconds_total").status, FamilyStatus::Absent);
@@ -252,15 +228,15 @@ mod tests {
 
     #[test]
     fn what_the_configuration_leaves_out_is_off_and_says_by_what() {
-        let lean = WantedFamilies { level: Level::Lean, ledger: false, prices: false };
-        let all = of(&frame(false, |_| {}), lean);
+        let lean = config("{sampling: {level: lean}, ledger: {enabled: false}}");
+        let all = of(&frame(false, |_| {}), &lean);
         let why = |family| (find(&all, family).status, &*find(&all, family).why);
         assert_eq!(
             why("gpu_clock_hertz"),
             (FamilyStatus::Off, "needs sampling.level: standard; now it is lean")
         );
         assert_eq!(why("gpu_tenant_held_seconds_total"), (FamilyStatus::Off, "needs ledger.enabled: true"));
-        let full = of(&frame(false, |_| {}), WantedFamilies { prices: false, ..wanted() });
+        let full = of(&frame(false, |_| {}), &config("sampling: {level: full}"));
         assert_eq!(
             find(&full, "gpu_cost_per_hour").why,
             "needs prices in the configuration, as USD 2.50 per GPU-hour"

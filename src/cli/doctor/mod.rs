@@ -29,7 +29,6 @@ use crate::model::Nanoseconds;
 use crate::runtime::clock::system_now;
 use crate::runtime::thread::Thread;
 use examination::{DriverReport, Examination, Step};
-use families::WantedFamilies;
 
 pub use board::board_sentences;
 pub use families::{FamilyDiagnosis, FamilyStatus};
@@ -71,7 +70,6 @@ impl Finding {
 pub struct GpuDiagnosis {
     #[serde(rename = "gpu")]
     pub index: u32,
-    /// UUID.
     pub uuid: String,
     pub model: String,
     /// Every family of the catalogue except the agent's own.
@@ -208,10 +206,9 @@ fn describe_demo(demo::RunningDemo { directory, pid }: &demo::RunningDemo) -> Fi
 /// Examines the driver and its GPUs until everything is found, or until one call has not returned for too long.
 fn examine_driver(config: &Config) -> DriverReport {
     let examination = Arc::new(Examination::default());
-    let (path, wanted) = (config.nvml.library.clone(), WantedFamilies::by(config));
     let run = {
-        let examination = Arc::clone(&examination);
-        move || examination.run(path.as_deref(), wanted)
+        let (examination, config) = (Arc::clone(&examination), config.clone());
+        move || examination.run(&config)
     };
     match Thread::start("doctor", run) {
         Ok(thread) => wait_for(&thread, &examination),

@@ -16,7 +16,6 @@ use crate::model::{Holder, Money, Utc};
 pub(super) struct GpuPrices {
     /// A sentence for each price and the GPUs that have it.
     pub(super) rates: Vec<String>,
-    /// GPUs without a price.
     pub(super) missing: Option<String>,
     /// Rates that price nothing here: no mistake in a file that all nodes have.
     pub(super) unused: Vec<String>,

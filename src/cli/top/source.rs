@@ -17,7 +17,6 @@ use crate::output::render::{
 use crate::runtime::clock::Stop;
 use crate::runtime::thread::{self, Thread};
 
-/// Everything that is shown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TopData {
     pub(super) summary: Summary,

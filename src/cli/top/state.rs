@@ -16,7 +16,6 @@ pub(super) struct TopState {
     /// Why there is no newer data.
     pub(super) problem: Option<String>,
     pub(super) view: TopView,
-    /// By view.
     choices: [ViewChoice; TopView::ALL.len()],
     pub(super) filter: String,
     /// Whether keys go to the filter.

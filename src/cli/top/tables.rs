@@ -1,6 +1,6 @@
 //! The tables of `gpumeter top`: one per view, each made of columns and rows of text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ratatui::text::Line;
 use ratatui::widgets::Row;
@@ -75,7 +75,6 @@ pub(super) struct TopCell {
 pub(super) struct TopRow {
     /// Identifies what it is of, in all its versions.
     pub(super) key: String,
-    /// By column.
     pub(super) cells: Vec<TopCell>,
     pub(super) emphasis: Emphasis,
     /// Lines below it, unless it is folded.
@@ -439,7 +438,7 @@ fn workload_table(data: &TopData, moments: &Moments) -> TopTable {
     TopTable::new(columns, &data.summary.workloads, row, "no workload holds or uses a GPU")
 }
 
-fn indices(gpus: &[u32]) -> String {
+fn indices(gpus: &BTreeSet<u32>) -> String {
     gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 

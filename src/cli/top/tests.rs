@@ -121,7 +121,7 @@ fn tenant(name: &str, held: f64, idle: f64) -> SummaryTenant {
         budget: (name == "ml").then(|| "1500".to_owned()),
         spent: (name == "ml").then(|| "1512.5".to_owned()),
         over_budget: name == "ml",
-        gpus: vec![0, 3],
+        gpus: [0, 3].into(),
     }
 }
 
@@ -160,7 +160,7 @@ fn workload(holder: &SummaryHolder) -> SummaryWorkload {
         labels: [("k8s_pod_name".to_owned(), "train-0".to_owned())].into(),
         held: holder.share,
         since: holder.since.clone(),
-        gpus: vec![0],
+        gpus: [0].into(),
         processes: 3,
         memory: Some(20 << 30),
         sm: Some(0.8),

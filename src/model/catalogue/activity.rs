@@ -2,7 +2,7 @@
 
 use super::GpuRows::{self, Integrals, Read};
 use super::Rows::Gpu;
-use super::aliases::{HW_GPU, dcgm, otel};
+use super::aliases::{HW_GPU, PIPE_ALIASES, dcgm, otel};
 use super::source::{UTILIZATION, point};
 use super::{CallValue, Counter, Family, Level, Point, Source};
 use crate::model::Unit;
@@ -176,15 +176,7 @@ pub(super) const ROWS: &[Family] = &[
         ])),
     )
     .labels(PIPE)
-    .aliases(&[
-        dcgm("DCGM_FI_PROF_PIPE_FP64_ACTIVE").when(&[("pipe", "fp64")]),
-        dcgm("DCGM_FI_PROF_PIPE_FP32_ACTIVE").when(&[("pipe", "fp32")]),
-        dcgm("DCGM_FI_PROF_PIPE_FP16_ACTIVE").when(&[("pipe", "fp16")]),
-        dcgm("DCGM_FI_PROF_PIPE_INT_ACTIVE").when(&[("pipe", "integer")]),
-        dcgm("DCGM_FI_PROF_PIPE_TENSOR_IMMA_ACTIVE").when(&[("pipe", "tensor_imma")]),
-        dcgm("DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE").when(&[("pipe", "tensor_hmma")]),
-        dcgm("DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE").when(&[("pipe", "tensor_dfma")]),
-    ]),
+    .aliases(PIPE_ALIASES),
     Family::counter(
         "gpu_pipe_active_seconds_total",
         Unit::Seconds,

@@ -75,6 +75,17 @@ impl Alias {
     }
 }
 
+/// Of the pipes of a GPU or an instance.
+pub(super) const PIPE_ALIASES: &[Alias] = &[
+    dcgm("DCGM_FI_PROF_PIPE_INT_ACTIVE").when(&[("pipe", "integer")]),
+    dcgm("DCGM_FI_PROF_PIPE_FP16_ACTIVE").when(&[("pipe", "fp16")]),
+    dcgm("DCGM_FI_PROF_PIPE_FP32_ACTIVE").when(&[("pipe", "fp32")]),
+    dcgm("DCGM_FI_PROF_PIPE_FP64_ACTIVE").when(&[("pipe", "fp64")]),
+    dcgm("DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE").when(&[("pipe", "tensor_dfma")]),
+    dcgm("DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE").when(&[("pipe", "tensor_hmma")]),
+    dcgm("DCGM_FI_PROF_PIPE_TENSOR_IMMA_ACTIVE").when(&[("pipe", "tensor_imma")]),
+];
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

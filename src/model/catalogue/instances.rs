@@ -7,7 +7,7 @@ use super::InstanceValue::{
     DramActive, Fp16, Fp32, Fp64, GrEngineActive, Integer, MemoryFree, MemoryTotal, MemoryUsed, SmActive,
     SmOccupancy, SramUncorrected, TensorActive, TensorDfma, TensorDmma, TensorHmma, TensorImma,
 };
-use super::aliases::dcgm;
+use super::aliases::{PIPE_ALIASES, dcgm};
 use super::ecc::NO_ECC;
 use super::{Family, InstanceRows, InstanceValue, Labelled, Level, Rows, labelled};
 use crate::model::Unit;
@@ -121,15 +121,7 @@ pub(super) const ROWS: &[Family] = &[
         PIPES,
     )
     .labels(PIPE)
-    .aliases(&[
-        dcgm("DCGM_FI_PROF_PIPE_INT_ACTIVE").when(&[("pipe", "integer")]),
-        dcgm("DCGM_FI_PROF_PIPE_FP16_ACTIVE").when(&[("pipe", "fp16")]),
-        dcgm("DCGM_FI_PROF_PIPE_FP32_ACTIVE").when(&[("pipe", "fp32")]),
-        dcgm("DCGM_FI_PROF_PIPE_FP64_ACTIVE").when(&[("pipe", "fp64")]),
-        dcgm("DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE").when(&[("pipe", "tensor_dfma")]),
-        dcgm("DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE").when(&[("pipe", "tensor_hmma")]),
-        dcgm("DCGM_FI_PROF_PIPE_TENSOR_IMMA_ACTIVE").when(&[("pipe", "tensor_imma")]),
-    ]),
+    .aliases(PIPE_ALIASES),
     seconds(
         "gpu_mig_pipe_active_seconds_total",
         Level::Full,

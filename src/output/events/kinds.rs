@@ -2,7 +2,6 @@
 
 use super::Severity;
 
-/// A kind of event.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EventKind {
     /// Its name, which is OTLP's event name.

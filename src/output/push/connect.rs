@@ -38,7 +38,6 @@ pub(super) async fn connect(destination: &Destination) -> Result<Box<dyn Connect
     Ok(Box::new(stream.map_err(|error| PushFailure::Tls(error.to_string()))?))
 }
 
-/// Reads certificates and keys.
 fn tls_connector(settings: &OtlpDestination) -> Result<TlsConnector, String> {
     let read = |key, path: &Option<PathBuf>| path.as_ref().map(|path| Pem::read(key, path)).transpose();
     let ca = read("ca_file", &settings.ca_file)?;

@@ -23,14 +23,11 @@ const LONGEST_FAILURE: Nanoseconds = Nanoseconds::from_seconds(600);
 /// A backlog is sent this many times as fast as points come.
 const CATCH_UP: u64 = 10;
 
-/// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryStep {
-    /// Send this compressed request.
     Send(Bytes),
     /// Wait until then, on the boot clock.
     Wait(Nanoseconds),
-    /// Wait for a request.
     Idle,
 }
 

@@ -56,7 +56,6 @@ impl Decoder for BytesCodec {
     }
 }
 
-/// Sends a compressed request.
 pub(super) async fn export(destination: &Destination, body: &[u8]) -> Result<Accepted, PushFailure> {
     let setup = |error: &dyn std::fmt::Display| PushFailure::Setup(format!("endpoint: {error}; correct it"));
     let unreachable = |error: tonic::transport::Error| PushFailure::of_connection(&error);

@@ -37,7 +37,6 @@ pub const MOST_REQUEST: usize = 1 << 20;
 /// What a request holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// Data points of metrics.
     Metrics,
     /// Events, as log records.
     Logs,

@@ -83,7 +83,6 @@ pub struct SpoolLimits {
     pub age: Nanoseconds,
 }
 
-/// A request that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpoolRecord {
     /// Larger than those before. It is the time at which the snapshot was taken where that is free, so that a file and what

@@ -270,7 +270,8 @@ impl CounterWriter<'_> {
         let DcgmValues { gpu: of_gpu, instance: of_instance, is_double, is_profiling, .. } = values;
         let (value, scaled) = match (entity.instance, of_instance) {
             (Some(place), Some(own)) => {
-                let frame = instance_frame(gpu, place, state, own.family.tier)?;
+                let id = gpu.instances.get(place)?.identity.id.gpu_instance;
+                let frame = state.instance(id, own.family.tier)?;
                 (sum_of_instance(own, frame), own)
             }
             // DCGM measures activity by instance; everything else that an instance has none of is the GPU's.
@@ -497,24 +498,12 @@ fn reading(readings: &[Reading], place: usize) -> Reading {
     readings.get(place).copied().unwrap_or(Err(Absence::NotYet))
 }
 
-/// What was read of the instance at that place of the GPU's list, unless it is too old. The frame may have other
-/// instances than the roster, so they are matched by id.
-fn instance_frame<'a>(
-    gpu: &GpuEntry,
-    place: usize,
-    state: &'a GpuState,
-    tier: Tier,
-) -> Option<&'a InstanceFrame> {
-    let id = gpu.instances.get(place)?.identity.id.gpu_instance;
-    let frame = state.frame.as_deref().filter(|_| state.fresh[tier as usize])?;
-    frame.instances.iter().find(|instance| instance.identity.id.gpu_instance == id)
-}
-
 /// Used memory as a share of the memory that is not reserved, in millionths.
 fn used_memory_ratio(gpu: &GpuEntry, instance: Option<usize>, state: &GpuState) -> Option<i128> {
     let (used, usable) = match instance {
         Some(place) => {
-            let frame = instance_frame(gpu, place, state, Tier::Medium)?;
+            let id = gpu.instances.get(place)?.identity.id.gpu_instance;
+            let frame = state.instance(id, Tier::Medium)?;
             let read = |value: InstanceValue| frame.readings.get(value as usize)?.ok();
             (read(InstanceValue::MemoryUsed)?, read(InstanceValue::MemoryTotal)?)
         }

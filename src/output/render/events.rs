@@ -54,7 +54,6 @@ fn event_json(event: &Event) -> Value {
     })
 }
 
-/// Encodes an `ExportLogsServiceRequest`.
 pub fn encode_events(events: &[Arc<Event>], resource: &OtlpResource) -> Vec<u8> {
     let log_records = events.iter().map(|event| log_record(event)).collect();
     let scope_logs = vec![ScopeLogs { scope: Some(scope()), log_records, ..Default::default() }];

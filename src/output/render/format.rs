@@ -3,9 +3,7 @@
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageFormat {
-    /// Prometheus text 0.0.4.
     Text,
-    /// OpenMetrics 1.0.
     OpenMetrics,
     /// The page with dcgm-exporter's names, in text 0.0.4 whatever a client accepts.
     Dcgm,

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Serialize, Serializer};
+use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::decimal;
@@ -115,19 +116,6 @@ struct SeriesJson {
     value: Box<RawValue>,
 }
 
-#[derive(Serialize)]
-struct HistogramJson<'a> {
-    count: u64,
-    sum: f64,
-    buckets: Vec<BucketJson<'a>>,
-}
-
-#[derive(Serialize)]
-struct BucketJson<'a> {
-    le: &'a f64,
-    count: &'a u64,
-}
-
 /// Whether the driver is simulated, by the agent's own series.
 pub(super) fn simulated(snapshot: &Snapshot) -> bool {
     snapshot.agent_integer(AgentFamily::Simulated.name()) == Some(1)
@@ -186,13 +174,9 @@ fn number_json(number: i128, family: &Family) -> serde_json::Result<Box<RawValue
     RawValue::from_string(String::from_utf8(text).unwrap_or_default())
 }
 
-fn histogram_json(histogram: &Histogram) -> HistogramJson<'_> {
-    let buckets = histogram.bounds.iter().zip(&histogram.cumulative);
-    HistogramJson {
-        count: histogram.count,
-        sum: histogram.sum,
-        buckets: buckets.map(|(le, count)| BucketJson { le, count }).collect(),
-    }
+fn histogram_json(Histogram { bounds, cumulative, count, sum }: &Histogram) -> serde_json::Value {
+    let buckets = bounds.iter().zip(cumulative).map(|(le, count)| json!({ "le": le, "count": count }));
+    json!({ "count": count, "sum": sum, "buckets": buckets.collect::<Vec<_>>() })
 }
 
 /// Labels as an object, in their order.

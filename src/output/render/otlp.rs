@@ -237,7 +237,7 @@ impl Sink for RequestWriter<'_> {
             None => drop(current.series.insert(self.attributes.as_slice().into(), state)),
         }
         let start = sample.start.map_or(current.start, |start| start.0);
-        let point = Point { start, time: self.snapshot.at.utc.0, value: Some(value) };
+        let point = SentPoint { start, time: self.snapshot.at.utc.0, value: Some(value) };
         self.metric.append_point(current.family, &self.attributes, point);
         if self.part.metrics.len() + self.metric.points.len() >= self.most {
             self.append_metric();
@@ -250,7 +250,7 @@ impl RequestWriter<'_> {
     fn finish_family(&mut self) {
         let Some(mut current) = self.family.take() else { return };
         let now = self.snapshot.at.utc;
-        let ended = Point { start: current.start, time: now.0, value: None };
+        let ended = SentPoint { start: current.start, time: now.0, value: None };
         current.series.retain(|attributes, one| {
             if one.snapshot == self.number {
                 return true;
@@ -307,7 +307,7 @@ impl RequestWriter<'_> {
 
 /// A data point without attributes; one without a value carries the no-recorded-value flag.
 #[derive(Clone, Copy)]
-struct Point<'a> {
+struct SentPoint<'a> {
     start: u64,
     /// That of the snapshot for all: Prometheus' receiver dates target_info by the earliest point of a request, and refuses
     /// the request when that lies before the last one.
@@ -316,7 +316,7 @@ struct Point<'a> {
 }
 
 impl MetricBuffer {
-    fn append_point(&mut self, family: &Family, attributes: &[u8], point: Point<'_>) {
+    fn append_point(&mut self, family: &Family, attributes: &[u8], point: SentPoint<'_>) {
         let flags = if point.value.is_some() { 0 } else { DataPointFlags::NoRecordedValueMask as u32 };
         let (start_time_unix_nano, time_unix_nano) = (point.start, point.time);
         self.point.clear();

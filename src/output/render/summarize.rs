@@ -11,11 +11,13 @@ use super::limits::{limit, read_gpu};
 use super::problems::problems;
 use super::summary::*;
 use crate::model::catalogue::{AgentFamily, InstanceValue, ProcessValue};
+use crate::model::frame::Tier;
 use crate::model::snapshot::{
     GpuEntry, GpuState, HoldingEntry, ProcessEntry, ProcessState, Snapshot, WorkloadEntry,
 };
 use crate::model::{
-    Decimal, Fact, Fraction, HolderId, Nanoseconds, Price, Reading, Release, Remedy, Utc, VisibleAccount,
+    Absence, Decimal, Fact, Fraction, HolderId, Nanoseconds, Price, Reading, Release, Remedy, Utc,
+    VisibleAccount,
 };
 use crate::output::events::{Event, Party};
 
@@ -26,7 +28,6 @@ pub struct SummarySource<'a> {
     pub snapshot: &'a Snapshot,
     /// What the reader may see.
     pub visible: &'a VisibleAccount,
-    /// The last minutes.
     pub history: &'a History,
     /// The driver's release, while it is released.
     pub release: Option<Release>,
@@ -159,13 +160,7 @@ impl<'a> View<'a> {
         self.filter.as_ref().is_none_or(|filter| filter.shows_tenant(tenant))
     }
 
-    /// Whether the values of a GPU are shown: to a reader with a part of the account, only if it holds the GPU alone and
-    /// nobody else has a process there, since others' use could be computed from them.
-    fn shows_values(&self, position: usize) -> bool {
-        self.shown_since(position, None).is_some()
-    }
-
-    /// From when on a GPU, or one of its instances, is this reader's: since the last of its holders came. Absent where it is
+    /// From when on the values of a GPU, or one of its instances, is this reader's: since the last of its holders came. Absent where it is
     /// not his alone.
     pub(super) fn shown_since(&self, position: usize, gpu_instance: Option<&str>) -> Option<Utc> {
         if self.filter.is_none() {
@@ -387,7 +382,7 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
         readings,
         idle_since: idle_since.map(|at| at.to_string()),
         idle_seconds: idle_since.map(|since| snapshot.at.utc.since(since).0 / 1_000_000_000),
-        mig: identity.mig.then(|| mig(view, position)),
+        mig: identity.mig.then(|| mig(entry, state, is_shown)),
         holders: holders(view, position),
         conflicts: conflicts(view, position),
         users,
@@ -458,24 +453,16 @@ fn drain<'a>(
     commands
 }
 
-fn mig(view: &View<'_>, position: usize) -> SummaryMig {
-    let Some((entry, state)) = view.snapshot.roster.gpus.get(position).zip(view.snapshot.gpus.get(position))
-    else {
-        return SummaryMig::default();
-    };
+fn mig(entry: &GpuEntry, state: &GpuState, is_shown: bool) -> SummaryMig {
     let Some(layout) = state.layout.as_deref() else { return SummaryMig::default() };
-    let is_shown = view.shows_values(position);
-    let frame = state.frame.as_deref().filter(|_| is_shown && state.is_up());
     let instance = |(id, slot): (&Arc<str>, &crate::model::MigSlot)| {
         let of_id = |one: &&crate::model::snapshot::InstanceEntry| one.gpu_instance == *id;
         let identity = entry.instances.iter().find(of_id).map(|instance| &instance.identity);
-        let number = identity.map(|identity| identity.id.gpu_instance);
-        let read = |value: InstanceValue| -> Reading {
-            let instance = frame.and_then(|frame| {
-                frame.instances.iter().find(|one| Some(one.identity.id.gpu_instance) == number)
-            });
-            let reading = instance.and_then(|instance| instance.readings.get(value as usize).copied());
-            reading.unwrap_or(Err(crate::model::Absence::NotYet))
+        let shown = identity.filter(|_| is_shown);
+        let frame = shown.and_then(|identity| state.instance(identity.id.gpu_instance, Tier::Fast));
+        let read = |value: InstanceValue| {
+            let reading = frame.and_then(|frame| frame.readings.get(value as usize).copied());
+            reading.unwrap_or(Err(Absence::NotYet))
         };
         SummaryInstance {
             gpu_instance: id.to_string(),
@@ -541,16 +528,16 @@ fn conflicts(view: &View<'_>, position: usize) -> Vec<String> {
 /// The seconds that the account's means are over, and the tenants, the largest first.
 fn summarize_tenants(source: &SummarySource<'_>, view: &View<'_>) -> (f64, Vec<SummaryTenant>) {
     let recent = source.history.recent(source.snapshot);
-    let mut tenants: BTreeMap<&str, (SummaryTenant, Option<i128>, BTreeSet<u32>)> = BTreeMap::new();
+    let mut tenants: BTreeMap<&str, (SummaryTenant, Option<i128>)> = BTreeMap::new();
     let index = |position: usize| source.snapshot.roster.gpus.get(position).map(|gpu| gpu.id.index);
     for held in view.shares() {
-        let (tenant, nano, gpus) = tenants.entry(held.tenant).or_default();
+        let (tenant, nano) = tenants.entry(held.tenant).or_default();
         tenant.held += held.share;
         add(nano, held.nano_per_hour);
-        gpus.extend(index(held.position));
+        tenant.gpus.extend(index(held.position));
     }
     for (process, _) in view.processes().filter(|(process, _)| !process.tenant.is_empty()) {
-        tenants.entry(&process.tenant).or_default().2.extend(index(process.gpu));
+        tenants.entry(&process.tenant).or_default().0.gpus.extend(index(process.gpu));
     }
     for (tenant, RecentUse { held, used, idle, .. }) in
         recent.iter().filter(|(_, one)| one.held + one.used > 0.0)
@@ -572,15 +559,13 @@ fn summarize_tenants(source: &SummarySource<'_>, view: &View<'_>) -> (f64, Vec<S
         line.over_budget = spent.is_some_and(|spent| spent > budget.amount.0);
     }
     tenants.retain(|tenant, _| view.shows_tenant(tenant));
-    let line =
-        |(name, (tenant, nano, gpus)): (&str, (SummaryTenant, Option<i128>, BTreeSet<u32>))| SummaryTenant {
-            tenant: name.to_owned(),
-            remainder: name.starts_with("__"),
-            held: rounded(tenant.held),
-            per_hour: nano.map(money),
-            gpus: gpus.into_iter().collect(),
-            ..tenant
-        };
+    let line = |(name, (tenant, nano)): (&str, (SummaryTenant, Option<i128>))| SummaryTenant {
+        tenant: name.to_owned(),
+        remainder: name.starts_with("__"),
+        held: rounded(tenant.held),
+        per_hour: nano.map(money),
+        ..tenant
+    };
     let mut tenants: Vec<SummaryTenant> = tenants.into_iter().map(line).collect();
     tenants.sort_by(|one, other| {
         (one.remainder, other.held)
@@ -594,7 +579,7 @@ fn summarize_tenants(source: &SummarySource<'_>, view: &View<'_>) -> (f64, Vec<S
 fn summarize_workloads(view: &View<'_>) -> Vec<SummaryWorkload> {
     let index = |position: usize| view.snapshot.roster.gpus.get(position).map(|gpu| gpu.id.index);
     let shown = view.workloads.values().filter(|entry| view.shows(&entry.workload));
-    let mut lines: BTreeMap<&str, (SummaryWorkload, BTreeSet<u32>, Option<i128>)> = shown
+    let mut lines: BTreeMap<&str, (SummaryWorkload, Option<i128>)> = shown
         .map(|entry| {
             let labels = entry.facts.iter().map(|(fact, text)| (fact.label().to_owned(), text.to_owned()));
             let pod_labels = entry.facts.pod_labels().iter();
@@ -608,14 +593,14 @@ fn summarize_workloads(view: &View<'_>) -> Vec<SummaryWorkload> {
                     .collect(),
                 ..SummaryWorkload::default()
             };
-            (&*entry.workload, (line, BTreeSet::new(), None))
+            (&*entry.workload, (line, None))
         })
         .collect();
     let mut since: BTreeMap<&str, Utc> = BTreeMap::new();
     for held in view.shares() {
-        let Some((line, gpus, nano)) = lines.get_mut(held.workload) else { continue };
+        let Some((line, nano)) = lines.get_mut(held.workload) else { continue };
         line.held += held.share;
-        gpus.extend(index(held.position));
+        line.gpus.extend(index(held.position));
         add(nano, held.nano_per_hour);
         let first = since.entry(held.workload).or_insert(held.since);
         *first = held.since.min(*first);
@@ -625,21 +610,18 @@ fn summarize_workloads(view: &View<'_>) -> Vec<SummaryWorkload> {
         let outer = HolderId::new(Arc::clone(&process.workload)).outer();
         for workload in [Some(&*process.workload), outer.as_ref().map(HolderId::as_str)].into_iter().flatten()
         {
-            let Some((line, gpus, _)) = lines.get_mut(workload) else { continue };
+            let Some((line, _)) = lines.get_mut(workload) else { continue };
             line.processes += 1;
-            gpus.extend(index(process.gpu));
+            line.gpus.extend(index(process.gpu));
             add(&mut line.memory, count(state.values[ProcessValue::Memory as usize]));
             add(&mut line.sm, ratio(state.values[ProcessValue::Sm as usize]));
         }
     }
-    let line = |(name, (line, gpus, nano)): (&str, (SummaryWorkload, BTreeSet<u32>, Option<i128>))| {
-        SummaryWorkload {
-            held: rounded(line.held),
-            since: since.get(name).map(Utc::to_string),
-            per_hour: nano.map(money),
-            gpus: gpus.into_iter().collect(),
-            ..line
-        }
+    let line = |(name, (line, nano)): (&str, (SummaryWorkload, Option<i128>))| SummaryWorkload {
+        held: rounded(line.held),
+        since: since.get(name).map(Utc::to_string),
+        per_hour: nano.map(money),
+        ..line
     };
     lines.into_iter().map(line).collect()
 }

@@ -5,7 +5,7 @@
 //! `watched_since` means "since before": the agent did not look earlier. A reader who may not see all tenants gets
 //! `partial: true`, its own tenants and workloads, and the values of the GPUs that it holds alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,6 @@ pub struct Summary {
     pub sequence: u64,
     /// Since when the agent watches the GPUs.
     pub watched_since: Option<String>,
-    /// The agent's version.
     pub version: String,
     /// Whether parts that this reader may not see are left out.
     pub partial: bool,
@@ -38,7 +37,6 @@ pub struct Summary {
     pub problems: Vec<SummaryProblem>,
 }
 
-/// Something that needs attention.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SummaryProblem {
     /// `failed`, `degraded`, or `cost` for money that is spent for nothing or beyond the budget.
@@ -50,7 +48,6 @@ pub struct SummaryProblem {
     /// What, in a few words.
     pub title: String,
     pub text: String,
-    /// Since when.
     pub since: Option<String>,
     /// What to do, for people.
     pub advice: String,
@@ -117,7 +114,6 @@ pub struct SummarySxid {
 pub struct SummaryGpu {
     /// The driver's index.
     pub gpu: u32,
-    /// Its UUID.
     pub uuid: String,
     pub model: String,
     pub pci_bus_id: String,
@@ -153,7 +149,6 @@ pub struct SummaryGpu {
     pub conflicts: Vec<String>,
     /// Who has processes on it.
     pub users: Vec<SummaryUser>,
-    /// Its price per hour.
     pub per_hour: Option<String>,
     pub price_class: Option<String>,
     /// XIDs that were seen: code, how often (`null` for a reader with a part of the account), and when last.
@@ -227,7 +222,6 @@ pub struct SummaryHolder {
     pub share: f64,
     /// Who granted it: `standing`, `kubernetes`, `slurm` or `presence`.
     pub source: String,
-    /// Since when.
     pub since: Option<String>,
 }
 
@@ -270,13 +264,12 @@ pub struct SummaryTenant {
     /// Whether that is more than the budget.
     pub over_budget: bool,
     /// Indices of the GPUs that it holds or uses.
-    pub gpus: Vec<u32>,
+    pub gpus: BTreeSet<u32>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SummaryWorkload {
     pub workload: String,
-    /// Its name for people.
     pub title: String,
     pub kind: String,
     pub tenant: String,
@@ -287,7 +280,7 @@ pub struct SummaryWorkload {
     /// Since when it holds one.
     pub since: Option<String>,
     /// Indices of the GPUs that it holds or uses.
-    pub gpus: Vec<u32>,
+    pub gpus: BTreeSet<u32>,
     /// How many processes it has on GPUs.
     pub processes: usize,
     pub memory: Option<u64>,
@@ -345,7 +338,6 @@ pub struct HistoryReport {
 /// The last ten minutes of a GPU.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReportedHistory {
-    /// Its UUID.
     pub uuid: String,
     /// By series (`activity`, `memory`, `power`, `temperature`): the points, oldest first.
     #[serde(flatten)]

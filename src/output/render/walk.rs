@@ -274,15 +274,10 @@ impl<S: Sink> FamilyWalk<'_, S> {
     }
 
     fn instance(&mut self, points: &[Labelled<InstanceValue>]) {
-        let tier = self.family.tier as usize;
         for (gpu, state) in gpus(self.snapshot) {
-            let frame = state.filter(|state| state.fresh[tier]).and_then(|state| state.frame.as_deref());
             for instance in gpu_instances(gpu) {
-                // The frame may have other instances than the roster, so they are matched by id.
                 let id = instance.identity.id.gpu_instance;
-                let frame = frame.and_then(|frame| {
-                    frame.instances.iter().find(|other| other.identity.id.gpu_instance == id)
-                });
+                let frame = state.and_then(|state| state.instance(id, self.family.tier));
                 for point in points {
                     let value = frame.and_then(|frame| number(*frame.readings.get(point.value as usize)?));
                     let labels: [&str; 3] = [&gpu.index, &gpu.id.uuid, &instance.gpu_instance];

@@ -32,7 +32,6 @@ pub struct BillJob {
 pub struct BillRefusal {
     /// Whether the request is the reason, and not the ledger.
     pub is_of_request: bool,
-    /// The error.
     pub text: String,
 }
 

@@ -41,7 +41,6 @@ impl LatestSnapshot {
         self.history.lock().clone()
     }
 
-    /// The latest events.
     pub const fn events(&self) -> &EventLog {
         &self.events
     }

@@ -77,7 +77,6 @@ fn advice(reason: &io::Error, option: &str, activated: &[String]) -> String {
 /// The sockets of the configured addresses.
 #[derive(Debug, Default)]
 pub struct BoundListeners {
-    /// Those that are open.
     pub listeners: Vec<Listener>,
     /// Those that cannot be opened now.
     pub unbound: Vec<UnboundAddress>,
@@ -194,7 +193,7 @@ pub fn inherit() -> Result<Vec<Listener>, InheritError> {
             }
             _ => match given.take_unix_listener(index) {
                 Ok(Some(listener)) => ListeningSocket::Unix(listener),
-                _ => return Err(InheritError::Unusable(index)),
+                _ => return Err(InheritError(index)),
             },
         };
         listeners.push(Listener { socket, names: MetricNames::Native });
@@ -202,15 +201,10 @@ pub fn inherit() -> Result<Vec<Listener>, InheritError> {
     Ok(listeners)
 }
 
-/// The sockets of systemd cannot be used.
+/// A socket of systemd is of another kind.
 #[derive(Debug, thiserror::Error)]
-pub enum InheritError {
-    /// A socket of another kind.
-    #[error(
-        "--web.systemd-socket: socket {0} is not a listening stream; give ListenStream= in the socket unit"
-    )]
-    Unusable(usize),
-}
+#[error("--web.systemd-socket: socket {0} is not a listening stream; give ListenStream= in the socket unit")]
+pub struct InheritError(usize);
 
 fn listen(address: &ListenAddress, all: &[ListenAddress]) -> io::Result<ListeningSocket> {
     match address {
@@ -303,9 +297,7 @@ pub struct Listener {
 
 #[derive(Debug)]
 enum ListeningSocket {
-    /// On an IP address.
     Tcp(TcpListener),
-    /// In the file system.
     Unix(UnixListener),
 }
 

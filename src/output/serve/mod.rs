@@ -54,7 +54,6 @@ pub struct AgentStatus {
     pub no_account: Mutex<Option<String>>,
     /// The addresses on which the server does not listen yet.
     pub missing: MissingListeners,
-    /// Counts responses by status.
     pub requests: Requests,
 }
 
@@ -105,7 +104,6 @@ pub struct Site {
     pub status: Arc<AgentStatus>,
     /// The release of the driver, while it is released.
     pub release: Box<dyn Fn() -> Option<Release> + Send + Sync>,
-    /// The page at `/`.
     pub page: LivePage,
     /// The queue of the thread that finds whose connections on loopback are.
     pub owners: mpsc::Sender<OwnerRequest>,
@@ -115,7 +113,6 @@ pub struct Site {
     pub bills: mpsc::Sender<BillJob>,
     /// The time zone of bills whose request names none.
     pub zone: TimeZone,
-    /// TLS, users and headers.
     pub access: Arc<Access>,
     /// Limits on time and connections.
     pub limits: ServerLimits,

@@ -25,7 +25,7 @@ use crate::output::render::{self, PageFormat, PublishedSnapshot};
 const LONGEST_BODY: u64 = 16 * 1024;
 
 #[derive(Clone, Copy)]
-struct Endpoint {
+struct Route {
     path: &'static str,
     audience: Audience,
     answer: Answer,
@@ -65,12 +65,16 @@ pub(super) struct Call<'a> {
     pub(super) site: &'a Site,
 }
 
-const fn at_once(path: &'static str, audience: Audience, answer: fn(&Call<'_>) -> PageResponse) -> Endpoint {
-    Endpoint { path, audience, answer: Answer::AtOnce(answer) }
+const fn at_once(path: &'static str, audience: Audience, answer: fn(&Call<'_>) -> PageResponse) -> Route {
+    Route { path, audience, answer: Answer::AtOnce(answer) }
+}
+
+const fn from_ledger(path: &'static str, is_explanation: bool) -> Route {
+    Route { path, audience: Audience::Reader, answer: Answer::FromLedger { is_explanation } }
 }
 
 /// All paths but the files of the live page.
-const ENDPOINTS: &[Endpoint] = &[
+const ENDPOINTS: &[Route] = &[
     at_once("/metrics", Audience::Scrapers, metrics),
     at_once("/-/healthy", Audience::Probes, healthy),
     at_once("/-/ready", Audience::Probes, ready),
@@ -88,19 +92,11 @@ const ENDPOINTS: &[Endpoint] = &[
             render::events(&call.site.status.pages.events().latest(), &published.snapshot, &call.visible)
         })
     }),
-    Endpoint {
-        path: "/api/v1/bill",
-        audience: Audience::Reader,
-        answer: Answer::FromLedger { is_explanation: false },
-    },
-    Endpoint {
-        path: "/api/v1/explain",
-        audience: Audience::Reader,
-        answer: Answer::FromLedger { is_explanation: true },
-    },
+    from_ledger("/api/v1/bill", false),
+    from_ledger("/api/v1/explain", true),
 ];
 
-impl Endpoint {
+impl Route {
     fn at(path: &str, names: MetricNames, page: &LivePage) -> Option<Self> {
         // The path that probes of dcgm-exporter ask.
         let path = if path == "/health" && names == MetricNames::Dcgm { "/-/healthy" } else { path };
@@ -128,7 +124,7 @@ async fn authenticate<B: Body>(
         let line = "more requests than web.rate_limit allows; send fewer";
         return with(error(StatusCode::TOO_MANY_REQUESTS, path, line), RETRY_AFTER, "1");
     }
-    let endpoint = Endpoint::at(path, arrival.names, &site.page);
+    let endpoint = Route::at(path, arrival.names, &site.page);
     let is_probe = endpoint.is_some_and(|endpoint| endpoint.audience == Audience::Probes);
     if security.users.is_empty() || (is_probe && security.open_probes) {
         return route(request, endpoint, None, arrival, site).await;
@@ -187,7 +183,7 @@ async fn local_reader(ends: Ends, site: &Site) -> Result<VisibleAccount, Refusal
 
 async fn route<B: Body>(
     request: &Request<B>,
-    endpoint: Option<Endpoint>,
+    endpoint: Option<Route>,
     user: Option<VisibleAccount>,
     Arrival { ends, names }: Arrival,
     site: &Site,

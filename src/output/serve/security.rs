@@ -141,7 +141,6 @@ pub struct Access {
 }
 
 impl Access {
-    /// Starts with these settings.
     pub fn new(security: Security, passwords: Passwords) -> Self {
         Self { in_force: Mutex::new(Arc::new(security)), failed_handshakes: Mutex::default(), passwords }
     }

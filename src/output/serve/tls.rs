@@ -38,13 +38,9 @@ pub(super) fn acceptor(settings: &WebTlsConfig, http2: bool) -> Result<TlsAccept
         format!("the certificate and its key cannot be used: {error}; give a pair that belongs together")
     })?;
     config.ignore_client_order = settings.prefer_server_cipher_suites;
-    config.alpn_protocols = protocols(http2);
+    let protocols: &[&[u8]] = if http2 { &[HTTP2, b"http/1.1"] } else { &[b"http/1.1"] };
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(TlsAcceptor::from(Arc::new(config)))
-}
-
-fn protocols(http2: bool) -> Vec<Vec<u8>> {
-    let names: &[&[u8]] = if http2 { &[HTTP2, b"http/1.1"] } else { &[b"http/1.1"] };
-    names.iter().map(|name| name.to_vec()).collect()
 }
 
 /// The name of HTTP/2 in ALPN.

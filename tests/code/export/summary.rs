@@ -204,7 +204,7 @@ fn the_row_of_a_slurm_job_sums_those_of_its_steps() {
     assert_eq!([job.processes, first.processes, second.processes], [3, 2, 1]);
     let sum = |one: Option<u64>, other: Option<u64>| one.zip(other).map(|(one, other)| one + other);
     assert!(job.memory.is_some() && job.memory == sum(first.memory, second.memory));
-    assert!(job.gpus == [0, 1] && job.held > 0.0 && first.held == 0.0);
+    assert!(job.gpus == [0, 1].into() && job.held > 0.0 && first.held == 0.0);
 }
 
 #[test]
