@@ -240,7 +240,8 @@ impl Sink for RequestWriter<'_> {
         let point = SentPoint { start, time: self.snapshot.at.utc.0, value: Some(value) };
         self.metric.append_point(current.family, &self.attributes, point);
         if self.part.metrics.len() + self.metric.points.len() >= self.most {
-            self.append_metric();
+            let family = current.family;
+            self.append_metric(family);
         }
     }
 }
@@ -264,15 +265,12 @@ impl RequestWriter<'_> {
             self.room_for_ended = self.room_for_ended.saturating_sub(1);
             is_kept
         });
-        self.series.insert(current.family.name, mem::take(&mut current.series));
-        self.family = Some(current);
-        self.append_metric();
-        self.family = None;
+        self.series.insert(current.family.name, current.series);
+        self.append_metric(current.family);
     }
 
     /// Appends a metric with the data points since the last one, if there are any, and completes a part that is long enough.
-    fn append_metric(&mut self) {
-        let Some(CurrentFamily { family, .. }) = &self.family else { return };
+    fn append_metric(&mut self, family: &Family) {
         if self.metric.count == 0 {
             return;
         }

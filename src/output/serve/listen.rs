@@ -113,20 +113,16 @@ pub struct UnboundAddress {
     all: Arc<[ListenAddress]>,
 }
 
-/// The wait after the first failure; it doubles with each further one.
-const FIRST_RETRY: Duration = Duration::from_millis(500);
+/// The time between two tries.
+const RETRY: Duration = Duration::from_millis(500);
 
-/// The longest wait before the next try.
-const LONGEST_RETRY: Duration = Duration::from_secs(15);
-
-/// How many failures there are between two log lines: ten minutes at the longest wait.
-const LOG_EVERY: u32 = 40;
+/// How many failures there are between two log lines: ten minutes.
+const LOG_EVERY: u32 = 1_200;
 
 impl UnboundAddress {
     /// Tries until it listens; meanwhile the address is among the missing ones.
     pub async fn listen(self, missing: &MissingListeners) -> Listener {
         let Self { mut error, all } = self;
-        let mut wait = FIRST_RETRY;
         let mut failures = 0_u32;
         loop {
             if failures.is_multiple_of(LOG_EVERY) {
@@ -137,8 +133,7 @@ impl UnboundAddress {
             }
             failures = failures.wrapping_add(1);
             missing.insert(&error);
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(LONGEST_RETRY);
+            tokio::time::sleep(RETRY).await;
             match listen(&error.address, &all) {
                 Ok(socket) => {
                     missing.remove(&error.address);
@@ -439,7 +434,7 @@ mod tests {
         let unbound = bind(std::slice::from_ref(&address)).unwrap().unbound.remove(0);
         let missing = MissingListeners::default();
         let mut listening = std::pin::pin!(unbound.listen(&missing));
-        assert!(tokio::time::timeout(FIRST_RETRY * 2, listening.as_mut()).await.is_err());
+        assert!(tokio::time::timeout(RETRY * 2, listening.as_mut()).await.is_err());
         let reason = missing.reason().unwrap();
         assert!(reason.starts_with("not ready: listen 127.0.0.1:") && reason.contains("in use"), "{reason}");
         drop(first);
