@@ -14,6 +14,7 @@ mod exports;
 mod faults;
 mod generated;
 mod health;
+mod history;
 mod jobs;
 mod kubelet;
 mod kubernetes_api;

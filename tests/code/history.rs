@@ -9,8 +9,10 @@ use gpumeter::accounting::billing::{Bill, BillLine, BillRequest, ExactMoney, onl
 use gpumeter::accounting::day_files::{ExportSource, make_bills};
 use gpumeter::accounting::ledger::Reader;
 use gpumeter::cli::demo::{DemoScenario, HistoryExtent, HistoryPaths};
-use gpumeter::model::{Amounts, DAY, MINUTE, Utc};
+use gpumeter::model::{Amounts, DAY, Holder, MINUTE, PARTS, USES, Utc};
 use serde_json::{Value, json};
+
+use crate::meter::world::World;
 
 /// 2026-11-28T00:00:00Z, a Saturday: the histories here end with a Friday.
 const END: Utc = Utc(1_795_824_000_000_000_000);
@@ -85,11 +87,15 @@ struct Written {
 
 impl Written {
     fn new(scenario: &Value, extent: HistoryExtent) -> Self {
+        Self::at(scenario, extent, END)
+    }
+
+    fn at(scenario: &Value, extent: HistoryExtent, end: Utc) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("scenario.json");
         std::fs::write(&file, scenario.to_string()).unwrap();
         let scenario = DemoScenario::load(file.to_str().unwrap()).unwrap();
-        let history = scenario.history(&scenario.configuration().unwrap(), extent, END).unwrap();
+        let history = scenario.history(&scenario.configuration().unwrap(), extent, end).unwrap();
         let written = Self { directory };
         history
             .write(HistoryPaths { ledger: &written.ledger(), directory: written.directory.path() }, None)
@@ -273,6 +279,7 @@ fn a_mistake_in_a_history_is_named_with_its_key() {
             json!(2),
             "history.nodes[0].failures[0].gpu: GPU 2 does not exist; the node has 2",
         ),
+        (&format!("{own}/failures/0/xid"), json!(13), "history.nodes[0].failures[0].xid: 13 ("),
         (
             &format!("{own}/workloads/0/gpus"),
             json!([0, 0]),
@@ -351,6 +358,52 @@ fn a_mistake_in_a_history_is_named_with_its_key() {
     ] {
         let problem = problem(path, value);
         assert!(problem.contains(expected), "{path}: {problem}");
+    }
+}
+
+#[test]
+fn an_hour_of_a_running_agent_and_of_a_history_agree_within_a_tick() {
+    const TICK: u64 = 1_000_000_000;
+    // The agent: alice and bob hold halves. Alice is idle, from 08:20 on 60 % busy and from 08:40 on 90 %; bob comes at 08:30 and
+    // wants 30 %, so that in the end both want more than there is.
+    let mut world = World::new(&["alice", "bob"]);
+    let [alice, bob] = ["alice", "bob"].map(|user| Holder::user(user, Some(1)));
+    world.identify_holders(&[(7, alice), (8, bob)]);
+    world.run(20 * 60, |frame| frame.process(7, 0).busy(0));
+    world.run(10 * 60, |frame| frame.process(7, 60).busy(60));
+    world.run(10 * 60, |frame| frame.process(7, 60).process(8, 30).busy(90));
+    // A window is settled ten seconds after its end.
+    world.run(20 * 60 + 12, |frame| frame.process(7, 90).process(8, 30).busy(100));
+    let agent = world.bill();
+    let begin = Utc(1_800_000_000 * TICK);
+    let user = |name: &str, activity: Value| json!({ "holder": { "user": { "user": name, "uid": 1 } }, "gpus": [0], "memory_gib": 1, "from": "0d 08:00", "activity": activity });
+    let past = Written::at(
+        &json!({
+            "gpus": [{ "profile": "h100" }],
+            "config": "attribution: {standing: [{gpu: 0, fraction: 1/2, user: alice}, {gpu: 0, fraction: 1/2, user: bob}]}",
+            "history": { "nodes": [{ "workloads": [
+                user("alice", json!([{ "after_minutes": 40, "busy": 90 }, { "after_minutes": 20, "busy": 60 }])),
+                user("bob", json!([{ "after_minutes": 30, "busy": 30 }, { "busy": 0, "memory_gib": 0 }]))
+            ] }] }
+        }),
+        HistoryExtent { days: 1, nodes: 1, seed: 1 },
+        Utc(begin.0 + HOUR),
+    );
+    let request = BillRequest { from: Some(begin), ..BillRequest::default() };
+    let history = Reader::open(&past.ledger()).unwrap().bill(&request).unwrap();
+    for tenant in ["alice", "bob"] {
+        let of =
+            |all: &[BillLine]| amounts(&all.iter().filter(|line| line.tenant == tenant).collect::<Vec<_>>());
+        let (agent, history) = (of(&agent), of(&history.lines));
+        let pairs = PARTS.iter().chain(USES).map(|amount| [amount.of(&agent), amount.of(&history)]);
+        for [agent, history] in pairs.chain([[agent.parts.held(), history.parts.held()]]) {
+            assert!(
+                agent.abs_diff(history) <= TICK,
+                "{tenant}: {agent} ns by the agent, {history} ns in the history"
+            );
+        }
+        assert_eq!(agent.parts.held(), HOUR / 2);
+        assert!(history.used.beyond > 0 || tenant == "bob");
     }
 }
 

@@ -15,7 +15,7 @@ mod units;
 mod users;
 mod verdicts;
 mod versions;
-mod world;
+pub(crate) mod world;
 mod xids;
 
 use gpumeter::model::catalogue::AccountValue;

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::boards::{self, PastBoard};
 use super::times::{DayHours, PastTime, TimeOfDay, Weekdays};
+use crate::model::catalogue::xid;
 
 /// The past of a scenario.
 #[derive(Clone, Debug, Deserialize)]
@@ -85,6 +86,14 @@ pub(super) struct PastFailure {
     pub(super) gpu: u32,
     pub(super) from: PastTime,
     pub(super) to: PastTime,
+    /// The XID that reported it.
+    #[serde(default = "off_the_bus")]
+    pub(super) xid: u32,
+}
+
+/// XID 79: the GPU has fallen off the bus.
+const fn off_the_bus() -> u32 {
+    79
 }
 
 /// A GPU that the ledgers of two nodes have.
@@ -275,6 +284,13 @@ impl PastNode {
         for (number, failure) in self.failures.iter().enumerate() {
             own.get(failure.gpu as usize)
                 .ok_or_else(|| format!("failures[{number}].gpu: {}", missing(failure.gpu)))?;
+            if !xid::fails_slot(failure.xid) {
+                let text = xid::find(failure.xid).text;
+                return Err(format!(
+                    "failures[{number}].xid: {} ({text}) does not make a GPU unavailable; give one that does, as 79",
+                    failure.xid
+                ));
+            }
         }
         for (number, workload) in self.workloads.iter().enumerate() {
             let least = workload.gpus.iter().map(|gpu| own.get(*gpu as usize).ok_or_else(|| missing(*gpu)));

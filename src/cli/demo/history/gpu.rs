@@ -9,6 +9,7 @@ use super::random::{mixed, up_to};
 use super::runs::PastRun;
 use crate::holders::{Allocation, Granting, SessionGpu, holdings};
 use crate::meter::attribution::settle;
+use crate::model::catalogue::xid::{self, Xid};
 use crate::model::{
     ActivitySource, Carry, HolderId, Holding, MINUTE, Method, Microjoules, Nanoseconds, Presence, Settlement,
     SlotState, Span, StandingGrant, Utc,
@@ -53,8 +54,18 @@ pub(super) enum OutageKind {
     Gap,
     /// The node was off.
     Off,
-    /// The GPU's hardware had failed.
-    Failed,
+    /// The GPU's hardware had failed, as an XID reported.
+    Failed { xid: u32 },
+}
+
+impl Outage {
+    /// The XID that reported it.
+    pub(super) const fn xid(&self) -> Option<u32> {
+        match self.kind {
+            OutageKind::Failed { xid } => Some(xid),
+            OutageKind::Gap | OutageKind::Off => None,
+        }
+    }
 }
 
 /// What was constant on a GPU in a minute.
@@ -125,11 +136,21 @@ impl PastGpu {
             spans.push(self.span(node, &state, [begin, end], from));
             begin = end;
         }
-        let settlement =
-            settle(from, to, &spans, &self.carry, &self.weights).map_err(|error| error.to_string())?;
+        let settled = settle(from, to, &spans, &self.carry, &self.weights);
+        let mut settlement = settled.map_err(|error| error.to_string())?;
+        settlement.flags.extend(self.failure(node, from, to).map(|xid| {
+            let Xid { text, action, .. } = xid::find(xid);
+            format!("gpu: health failed ({}): XID {xid} ({text}) once", action.name())
+        }));
         self.carry.clone_from(&settlement.carry);
         self.weights.clone_from(&settlement.weights);
         Ok(settlement)
+    }
+
+    /// The XID of a failure within a time.
+    fn failure(&self, node: &NodeContext<'_>, from: Utc, to: Utc) -> Option<u32> {
+        let own = node.outages.iter().filter(|outage| outage.gpu == self.session.index);
+        own.filter(|outage| outage.from < to && from < outage.to).find_map(Outage::xid)
     }
 
     fn state(&self, node: &NodeContext<'_>, at: Utc) -> MinuteState {
@@ -169,7 +190,7 @@ impl PastGpu {
         let slot = match kind {
             None => SlotState::Measured,
             Some(OutageKind::Gap) => SlotState::Unobserved,
-            Some(OutageKind::Off | OutageKind::Failed) => SlotState::Unavailable,
+            Some(OutageKind::Off | OutageKind::Failed { .. }) => SlotState::Unavailable,
         };
         let mut span = Span::empty(from, to, slot);
         if kind == Some(OutageKind::Gap) {

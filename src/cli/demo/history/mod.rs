@@ -305,7 +305,7 @@ fn outages(node: &PastNode, midnight: Utc) -> Vec<Outage> {
     };
     let failed = node.failures.iter().map(|failure| {
         let [from, to] = [failure.from, failure.to].map(|at| at.at(midnight));
-        Outage { kind: OutageKind::Failed, gpu: Some(failure.gpu), from, to }
+        Outage { kind: OutageKind::Failed { xid: failure.xid }, gpu: Some(failure.gpu), from, to }
     });
     let mut outages = of_node(OutageKind::Off, &node.off);
     outages.extend(of_node(OutageKind::Gap, &node.gaps));

@@ -1,15 +1,17 @@
 //! The past of a node in its ledger: what an agent would have recorded, committed with the times of then.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use super::gpu::{NodeContext, PastGpu};
+use super::runs::PastRun;
 use super::times::minutes;
-use crate::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch};
+use crate::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch, XidSums};
 use crate::accounting::billing::PriceBook;
 use crate::accounting::ledger::{Error, Ledger, Opening};
 use crate::accounting::tenants::{Decision, TenantRules};
+use crate::model::catalogue::xid;
 use crate::model::{DAY, GpuId, HowHeld, MINUTE, Nanoseconds, NodeIdentity, QUARTER_HOUR, Stamp, Utc};
 
 /// How long before the end of a history its time is settled by minutes, and before that by quarter hours.
@@ -45,52 +47,22 @@ pub(super) struct NodeAccount<'a> {
 /// The ledger cannot be written; or a defect of settlement, with the GPU.
 pub(super) fn write(
     path: &Path,
-    node: NodeAccount<'_>,
+    mut node: NodeAccount<'_>,
     mut progress: impl FnMut(Utc),
 ) -> Result<(), HistoryError> {
-    let NodeAccount { identity, how_held, from, to, mut gpus, past, settings, zone } = node;
-    let now = Stamp { boottime: BOOTED_BEFORE, utc: from };
-    let (first, later) = settings.split_first().ok_or(HistoryError::Settings)?;
-    let opening = Opening {
-        // A boot of its own: that of the demo begins when this one ends.
-        boot_id: format!("history-{:016x}", from.0),
-        now,
-        book: first.book.clone(),
-        tenant_rules: Arc::clone(&first.rules),
-        node: identity,
-        zone: Some(zone),
-        ..Opening::default()
-    };
-    let (mut ledger, _) = Ledger::open(path, &opening)?;
-    ledger.record_how_held(how_held)?;
+    let (from, to) = (node.from, node.to);
+    let mut writer = NodeWriter::open(path, &node)?;
     let by_minutes = Utc(to.0.saturating_sub(BY_MINUTES.0)).floor(QUARTER_HOUR).max(from);
-    ledger.store_quarter_hours_until(by_minutes)?;
-    let mut writer = NodeWriter { ledger, batch: LedgerBatch::default(), later: later.iter(), from };
-    let mut settings = writer.later.next();
-    let mut begun: BTreeSet<usize> = BTreeSet::new();
+    writer.ledger.store_quarter_hours_until(by_minutes)?;
     let mut at = from;
     while at < to {
         let grid = if at < by_minutes { QUARTER_HOUR } else { MINUTE };
         let end = at.floor(grid).plus(grid).min(to);
-        while let Some(next) = settings.filter(|next| next.recorded <= at) {
-            writer.decide(at, next)?;
-            settings = writer.later.next();
-        }
-        writer.register(&gpus, at, end);
-        let is_new = |place: &usize| !begun.contains(place) && past.runs[*place].from < end;
-        let new: Vec<usize> = (0..past.runs.len()).filter(is_new).collect();
-        for run in new {
-            writer.begin(at.max(past.runs[run].from), &past, run)?;
-            begun.insert(run);
-        }
-        for gpu in &mut gpus {
+        writer.note_changes(&node, at, end)?;
+        for gpu in &mut node.gpus {
             let (from, to) = (at.max(gpu.from), end.min(gpu.to));
             if from < to {
-                let uuid = Arc::clone(&gpu.session.uuid);
-                let settlement = gpu
-                    .settle(&past, from, to)
-                    .map_err(|problem| HistoryError::Settle { gpu: Arc::clone(&uuid), problem })?;
-                writer.batch.closed.push(ClosedWindow { gpu: uuid, settlement, coarse: false });
+                writer.settle(gpu, &node.past, from, to)?;
             }
         }
         at = end;
@@ -117,12 +89,67 @@ struct NodeWriter<'a> {
     ledger: Ledger,
     /// What is not committed yet.
     batch: LedgerBatch,
-    later: std::slice::Iter<'a, Settings>,
+    /// The settings that are not recorded yet.
+    later: &'a [Settings],
+    /// The runs that have begun, as places in the node's list.
+    begun: BTreeSet<usize>,
+    /// The XIDs of each GPU so far.
+    xids: BTreeMap<Arc<str>, XidSums>,
     /// The begin of the history, which is at a known time since boot.
     from: Utc,
 }
 
-impl NodeWriter<'_> {
+impl<'a> NodeWriter<'a> {
+    /// Makes the ledger at the begin of the history.
+    fn open(path: &Path, node: &NodeAccount<'a>) -> Result<Self, HistoryError> {
+        let (first, later) = node.settings.split_first().ok_or(HistoryError::Settings)?;
+        let opening = Opening {
+            // A boot of its own: that of the demo begins when this one ends.
+            boot_id: format!("history-{:016x}", node.from.0),
+            now: Stamp { boottime: BOOTED_BEFORE, utc: node.from },
+            book: first.book.clone(),
+            tenant_rules: Arc::clone(&first.rules),
+            node: node.identity.clone(),
+            zone: Some(node.zone.clone()),
+            ..Opening::default()
+        };
+        let (mut ledger, _) = Ledger::open(path, &opening)?;
+        ledger.record_how_held(node.how_held)?;
+        let (batch, begun, xids) = Default::default();
+        Ok(Self { ledger, batch, later, begun, xids, from: node.from })
+    }
+
+    /// Records what was new between two times, before that time is settled: settings, GPUs, faults and holders.
+    fn note_changes(&mut self, node: &NodeAccount<'_>, from: Utc, to: Utc) -> Result<(), HistoryError> {
+        while let Some((next, later)) = self.later.split_first().filter(|(next, _)| next.recorded <= from) {
+            self.decide(from, next)?;
+            self.later = later;
+        }
+        self.register(&node.gpus, from, to);
+        self.report(node, from, to);
+        for (place, run) in node.past.runs.iter().enumerate() {
+            if run.from < to && self.begun.insert(place) {
+                self.begin(from.max(run.from), run)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(
+        &mut self,
+        gpu: &mut PastGpu,
+        past: &NodeContext<'_>,
+        from: Utc,
+        to: Utc,
+    ) -> Result<(), HistoryError> {
+        let uuid = Arc::clone(&gpu.session.uuid);
+        let settled = gpu.settle(past, from, to);
+        let settlement =
+            settled.map_err(|problem| HistoryError::Settle { gpu: Arc::clone(&uuid), problem })?;
+        self.batch.closed.push(ClosedWindow { gpu: uuid, settlement, coarse: false });
+        Ok(())
+    }
+
     /// Commits everything up to now.
     fn commit(&mut self, now: Utc) -> Result<(), HistoryError> {
         let batch = LedgerBatch { now, ..std::mem::take(&mut self.batch) };
@@ -152,10 +179,23 @@ impl NodeWriter<'_> {
         }
     }
 
+    /// Counts the XIDs of failures that begin.
+    fn report(&mut self, node: &NodeAccount<'_>, from: Utc, to: Utc) {
+        for outage in node.past.outages.iter().filter(|outage| from <= outage.from && outage.from < to) {
+            let gpu = node.gpus.iter().find(|gpu| gpu.session.index == outage.gpu);
+            let Some((gpu, code)) = gpu.zip(outage.xid()) else { continue };
+            let sums = self.xids.entry(Arc::clone(&gpu.session.uuid)).or_default();
+            sums.gpu = Arc::clone(&gpu.session.uuid);
+            *sums.actions.entry(xid::find(code).action.name().into()).or_default() += 1;
+            let seen = sums.codes.entry(code).or_default();
+            (seen.count, seen.last) = (seen.count + 1, outage.from);
+            self.batch.xids.push(sums.clone());
+        }
+    }
+
     /// Stores the holders of a run at its begin, so that they are first seen then.
-    fn begin(&mut self, now: Utc, past: &NodeContext<'_>, run: usize) -> Result<(), HistoryError> {
+    fn begin(&mut self, now: Utc, run: &PastRun) -> Result<(), HistoryError> {
         self.commit(now)?;
-        let run = &past.runs[run];
         self.batch.holders.push((*run.holder).clone());
         if run.user.id != run.holder.id {
             self.batch.holders.push((*run.user).clone());
