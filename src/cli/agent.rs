@@ -26,7 +26,6 @@ use crate::runtime::http::{self, HttpResponse, Pem};
 /// How long the agent may take; it cancels a bill after 5 s itself.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Largest accepted response.
 const MOST_BYTES: usize = 1 << 30;
 
 /// The running agent, and the credentials for it.
@@ -50,15 +49,12 @@ pub(super) struct RunningAgent {
 }
 
 impl RunningAgent {
-    /// Where an agent is asked for if no URL is given.
     pub(super) const DEFAULT_URL: &str = crate::agent::app::DEFAULT_PAGE;
 
-    /// Whether something answers at the URL.
     pub(super) fn is_reachable(&self) -> bool {
         parse_url(&self.url).is_ok_and(|agent| std::net::TcpStream::connect(agent.authority()).is_ok())
     }
 
-    /// The body of the agent's response to one GET.
     pub(super) fn get(&self, path: &str) -> Result<String, Failure> {
         let url = &self.url;
         let wrong = |problem: &dyn Display| Failure::wrong(format!("{url}: {problem}"));
@@ -110,7 +106,6 @@ impl RunningAgent {
     }
 }
 
-/// Status and body of the response, or why there is none.
 async fn exchange(
     agent: &Endpoint,
     config: Option<ClientConfig>,
@@ -137,7 +132,6 @@ async fn exchange(
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// Why there is no TLS connection, with what to do about it.
 fn tls_problem(error: &std::io::Error, host: &str) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::InvalidCertificate(problem)) = inner else {

@@ -150,7 +150,6 @@ impl BillCommand {
         balanced(&bills)
     }
 
-    /// Writes rows of FOCUS, a comparison or a file for each group.
     fn write(&self, bill: Bill) -> Result<(), Failure> {
         if let Some(period) = &self.compare {
             let [from, to] = match period.split_once("..") {
@@ -226,7 +225,6 @@ fn report_budgets(bill: &Bill) -> Result<(), Failure> {
     }
 }
 
-/// The bill of a period in one currency.
 pub(super) fn in_one_currency(bills: Vec<Bill>) -> Result<Bill, Failure> {
     only_bill(bills).map_err(Failure::wrong)
 }
@@ -248,7 +246,6 @@ fn balanced(bills: &[Bill]) -> Result<(), Failure> {
     )))
 }
 
-/// The prices and terms of a configuration file.
 fn read_book(path: &Path) -> Result<PriceBook, Failure> {
     let book = Config::read(path).map_err(Failure::wrong)?.prices;
     if book.currency().is_none() {
@@ -322,7 +319,6 @@ impl BillSource {
         })
     }
 
-    /// Reads from a ledger file that no agent is using.
     fn read<T>(
         &self,
         command: &str,
@@ -344,7 +340,6 @@ impl BillSource {
         }
     }
 
-    /// What the ledger knows of lines of such a bill.
     fn explanation(
         &self,
         command: &str,
@@ -368,7 +363,6 @@ impl BillSource {
         Ok(Explanation::of_bill(bill))
     }
 
-    /// What the agent answers, as `parse` reads it.
     fn get<'a, T>(
         &self,
         path: &str,

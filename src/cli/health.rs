@@ -36,7 +36,6 @@ pub(super) struct HealthCommand {
 
 const PATH: &str = "/api/v1/health";
 
-/// Printed if the agent keeps no ledger.
 const WITHOUT_LEDGER: &str =
     "the agent keeps no ledger, so faults from before its start are missing here; set ledger.enabled: true\n";
 
@@ -64,7 +63,6 @@ impl HealthCommand {
         judge(&report, self.fail_on)
     }
 
-    /// The path of the socket, and the report.
     fn ask_socket(&self, path: Option<&Path>) -> Result<(String, String), Failure> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -116,7 +114,6 @@ fn line(reason: &ReportedReason) -> String {
     format!("  {state}, {action}: {what}{evidence}{since}; ends with {clears}\n")
 }
 
-/// A time in whole seconds.
 fn in_seconds(time: &str) -> String {
     time.parse::<jiff::Timestamp>().map_or_else(|_| time.to_owned(), |at| format!("{at:.0}"))
 }

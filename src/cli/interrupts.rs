@@ -29,7 +29,6 @@ impl Interrupts {
         Ok(Self { runtime, interrupt, terminate, hangup })
     }
 
-    /// The signal that came within that time, if any.
     pub(super) fn wait(&mut self, longest: Duration) -> Option<Signal> {
         let Self { runtime, interrupt, terminate, hangup } = self;
         let any = async {

@@ -40,7 +40,6 @@ use crate::runtime::clock::{Clock, system_now};
 use crate::runtime::log::{Lines, LogWriter, printable_fields};
 use crate::{agent::policy, agent::resolvers, holders, output::push};
 
-/// Columns that a help text has at most.
 const HELP_WIDTH: usize = 100;
 
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
@@ -157,7 +156,6 @@ struct RunCommand {
     print_default_config: bool,
 }
 
-/// A command that did not succeed, with its exit status.
 #[derive(Debug)]
 struct Failure {
     status: u8,
@@ -181,7 +179,6 @@ impl Failure {
     }
 }
 
-/// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let log = match LogWriter::start(cli.command.log_timeout()) {
@@ -361,7 +358,6 @@ fn describe_holding(config: &Config) -> String {
     format!("{}; {}", how_held.describe(), how_held.advice())
 }
 
-/// Columns that a line of words has at most.
 const WIDTH: usize = 100;
 
 /// A text after its head; further lines begin below it.

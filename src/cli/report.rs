@@ -72,7 +72,6 @@ impl CellUnit {
     }
 }
 
-/// What stands in a row of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ReportCell {
     /// A dash, and nothing in CSV.
@@ -106,7 +105,6 @@ pub(super) struct Heading {
     /// What it is called in CSV; empty where CSV does not have it.
     pub(super) csv: String,
     unit: CellUnit,
-    /// Its explanation in the legend.
     help: &'static str,
     /// Whether it is shown where it says nothing: where every cell is unknown or a time of 0.
     is_always_shown: bool,
@@ -124,7 +122,6 @@ impl<'a, R: 'a> Column<'a, R> {
         Self { heading: Heading { name, csv, unit, help, is_always_shown }, of: Box::new(of) }
     }
 
-    /// A column for each name of a row.
     pub(super) fn names(names: &[&str], of: fn(&R) -> &[String]) -> Vec<Self> {
         let columns = names.iter().enumerate().map(|(place, name)| {
             Self::new(*name, CellUnit::Text, move |row| of(row)[place].clone().into()).csv(*name)
@@ -159,14 +156,12 @@ impl<'a, R: 'a> Column<'a, R> {
     }
 }
 
-/// A column with its cells, rounded.
 pub(super) struct TableColumn {
     heading: Heading,
     /// By row, the total last.
     cells: Vec<ReportCell>,
 }
 
-/// A table whose columns add up.
 pub(super) struct ReportTable {
     columns: Vec<TableColumn>,
     /// How many rows there are before the total.
@@ -213,7 +208,6 @@ impl ReportTable {
         self.rows += 1;
     }
 
-    /// The name and the explanation of each column that has one.
     pub(super) fn legend(&self) -> Vec<(String, String)> {
         let explained = self.columns.iter().map(|column| &column.heading).filter(|one| !one.help.is_empty());
         explained.map(|heading| (heading.name.clone(), heading.help.to_owned())).collect()
@@ -231,7 +225,6 @@ impl TableColumn {
     }
 }
 
-/// Amounts by day, each divided among some series.
 pub(super) struct DayPlot {
     pub(super) title: String,
     pub(super) unit: CellUnit,
@@ -244,13 +237,11 @@ pub(super) struct DayPlot {
 pub(super) enum ReportPart {
     /// A table below its caption, which may have several lines.
     Table(String, ReportTable),
-    /// Lines of text.
     Note(String),
     /// Only HTML draws it.
     Plot(DayPlot),
 }
 
-/// What a command has to say.
 #[derive(Default)]
 pub(super) struct Report {
     pub(super) title: String,
@@ -259,7 +250,6 @@ pub(super) struct Report {
     /// What a reader must know before the numbers.
     pub(super) marks: Vec<String>,
     pub(super) parts: Vec<ReportPart>,
-    /// Names with their explanations.
     pub(super) legend: Vec<(String, String)>,
 }
 

@@ -86,7 +86,6 @@ pub(super) fn send_request(socket: &Path, request: &ControlRequest) -> Result<Co
     }
 }
 
-/// Makes the agent use the driver again.
 pub(super) fn resume(socket: &AgentSocket) -> Result<(), Failure> {
     match socket.send(&ControlRequest::Resume)?.was_released {
         Some(false) => print("the driver was not released; there was nothing to resume\n"),

@@ -54,7 +54,6 @@ enum StatementAction {
     Credit(CreditOptions),
 }
 
-/// The error of an agent that does not know a request.
 const OTHER_VERSION: &str = "the agent does not answer this; it is of another version";
 
 /// Where periods are closed.
@@ -125,7 +124,6 @@ impl StatementCommand {
 }
 
 impl LedgerOwner {
-    /// The user who closes a period or gives a credit.
     fn user(&self) -> Result<String, Failure> {
         let is_name =
             |name: &str| !name.trim().is_empty() && !name.contains(char::is_control) && name.len() <= 200;
@@ -378,7 +376,6 @@ impl CreditOptions {
         print(&format!("{}: {told}\n", path.display()))
     }
 
-    /// Whether a credit is the one that is asked for.
     fn is_same(&self, credit: &Credit, stored: &StoredDocument, amount: Money) -> bool {
         (&credit.statement, &credit.tenant, credit.amount, &credit.reason)
             == (&stored.id(), &self.tenant, amount, &self.reason)
@@ -406,7 +403,6 @@ impl CreditOptions {
     }
 }
 
-/// What the ledger records of a document for that period.
 fn record_of(stored: &StoredDocument, period: ClosedPeriod, is_credit: bool) -> RecordedDocument {
     let DocumentId { number, digest } = stored.id();
     RecordedDocument { period, is_credit, number, digest }

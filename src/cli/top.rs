@@ -53,7 +53,6 @@ pub(super) struct TopCommand {
 const FIRST_TRIES: u32 = 50;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
-/// How often keys are looked for.
 const KEY_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 impl TopCommand {
@@ -128,7 +127,7 @@ fn show(
     }
 }
 
-/// Waits for a key. Returns whether the terminal is still there: of one that is gone, crossterm would read the end for ever.
+/// Waits for a key; false when the terminal is gone, from which crossterm would read the end for ever.
 fn wait_for_terminal() -> io::Result<bool> {
     let terminal = stdin();
     let mut keys = [PollFd::new(&terminal, PollFlags::IN)];

@@ -85,7 +85,6 @@ impl Endpoint {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// On an IP address with a port.
     Tcp(SocketAddr),
     Unix(PathBuf),
 }

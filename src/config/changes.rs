@@ -31,7 +31,6 @@ fn collect<'a>(texts: &mut BTreeMap<String, &'a str>, path: String, node: &'a Ya
     }
 }
 
-/// The paths of the keys that differ, in order.
 pub(super) fn changed_keys(old: &YamlNode, new: &YamlNode) -> Vec<String> {
     let (old, new) = (key_texts(old), key_texts(new));
     let paths: BTreeSet<&String> = old.keys().chain(new.keys()).collect();

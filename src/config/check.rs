@@ -86,7 +86,6 @@ fn check_retention(config: &Config, places: &KeyPositions, report: &mut ProblemC
     }
 }
 
-/// Checks that the keys of `web.tls` are compatible.
 fn check_web_tls(config: &Config, places: &KeyPositions, report: &mut ProblemCollector) {
     let tls = &config.web.tls;
     tls.check(|key| places.get(key), "web.tls", report);

@@ -9,11 +9,9 @@ use super::settings::{Config, TABLE};
 use super::tree::{YamlNode, YamlValue};
 use crate::runtime::file::FileState;
 
-/// A configuration file.
 #[derive(Debug)]
 pub struct ConfigFile {
     path: PathBuf,
-    /// The file with its state when it was last read.
     files: FileSet,
     /// Its configuration when the agent started.
     first: Config,
@@ -21,7 +19,6 @@ pub struct ConfigFile {
     tree: YamlNode,
 }
 
-/// The result of reading a file again.
 #[derive(Debug)]
 pub struct ReloadedConfig {
     /// The new configuration, with the running values of keys that need a restart.
@@ -64,7 +61,6 @@ impl FileSet {
         self.paths.iter().map(|path| FileState::of(path)).collect()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }
@@ -91,7 +87,6 @@ impl ConfigFile {
         &self.path
     }
 
-    /// As [`FileSet::have_changed`].
     pub fn has_changed(&mut self) -> bool {
         self.files.have_changed()
     }

@@ -5,7 +5,6 @@ use super::problem::{Complaint, FilePosition, ProblemCollector};
 use super::read_mapping::{KeyPositions, read_mapping};
 use super::tree::YamlNode;
 
-/// A valid entry, and where it stands.
 pub(super) struct Placed<E> {
     pub(super) entry: E,
     pub(super) at: EntryPlace,
@@ -28,7 +27,6 @@ impl EntryPlace {
         self.keys.get(key).or(self.item).map_or(0, |position| position.line)
     }
 
-    /// Adds what is wrong with the entry.
     pub(super) fn complain(&self, report: &mut ProblemCollector, mistake: Mistake) {
         let Mistake { key, complaint } = mistake;
         let dot = if key.is_empty() { "" } else { "." };
@@ -76,7 +74,6 @@ pub(super) fn read_entries<D: Default, E>(
     entries
 }
 
-/// The entries without their places.
 pub(super) fn entries_of<E>(placed: Vec<Placed<E>>) -> Vec<E> {
     placed.into_iter().map(|placed| placed.entry).collect()
 }

@@ -47,7 +47,6 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// The empty sum.
     pub(crate) const ZERO: Self = Self { numerator: 0, denominator: 1 };
 
     /// The sum with one more fraction; none if the common denominator exceeds 128 bits.
@@ -61,7 +60,6 @@ impl Sum {
         Some(Self { numerator: sum / shared, denominator: common / shared })
     }
 
-    /// Whether it is more than a whole GPU.
     pub(crate) const fn exceeds_one(self) -> bool {
         self.numerator > self.denominator
     }

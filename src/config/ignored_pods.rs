@@ -13,7 +13,6 @@ entry_keys! { PodPattern;
         "Name of the pods, or a pattern in which * stands for anything; by default any.";
 }
 
-/// Reads the list and returns the valid patterns.
 pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<PodPattern> {
     entries_of(read_entries(items, base, TABLE.keys, report, |pods: PodPattern, _, _| {
         let is_any = |text: &String| text.bytes().all(|byte| byte == b'*');

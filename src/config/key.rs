@@ -14,15 +14,11 @@ pub(crate) struct Table<T: 'static> {
     pub(crate) mappings: &'static [(&'static str, &'static str)],
 }
 
-/// A key of a mapping that fills a `T`.
 pub(crate) struct Key<T> {
     /// Dotted path within the mapping.
     pub(crate) path: &'static str,
-    /// What it accepts, and where the value is stored.
     pub(crate) field: KeyType<T>,
-    /// The value if the key is not given.
     pub(crate) absent: Absent,
-    /// When a running agent applies a changed value.
     pub(crate) change: ChangeEffect,
     /// The unit where the value does not carry it, else "".
     pub(crate) unit: &'static str,
@@ -110,9 +106,7 @@ impl<T> Key<T> {
 pub struct KeyDescription {
     /// Dotted path; `[]` stands for each entry of a list.
     pub path: String,
-    /// The accepted values, in words.
     pub accepts: String,
-    /// The value if the key is not given.
     pub default: Option<&'static str>,
     /// A value that is accepted, "" for a list of mappings.
     pub example: &'static str,

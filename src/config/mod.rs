@@ -61,7 +61,6 @@ use tree::{YamlNode, YamlValue};
 const MOST_BYTES: u64 = 1 << 20;
 
 impl Config {
-    /// Reads and checks a file.
     pub fn read(path: &Path) -> Result<Self, Problems> {
         Self::parse(&read_argument(path)?, &path.display().to_string())
     }
@@ -91,7 +90,6 @@ impl Config {
     }
 }
 
-/// The configuration that a text gives, and the tree from which it was read.
 fn parse(text: &str, file: &str) -> Result<(Config, YamlNode), Problems> {
     let tree = tree::read(text, file)?;
     let mut report = ProblemCollector::default();

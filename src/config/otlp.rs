@@ -99,7 +99,6 @@ pub struct OtlpDestination () {
 }
 }
 
-/// Reads the list and returns the valid destinations.
 pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<OtlpDestination> {
     let finish = |destination: OtlpDestination, at: &EntryPlace, earlier: &[Placed<OtlpDestination>]| {
         let mistake = |key, text: &str| Err(Some(Mistake::of(key, text)));
@@ -166,7 +165,6 @@ pub struct OtlpPlan {
     pub origins: Vec<String>,
 }
 
-/// A variable of the environment that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("environment variable {variable}: {complaint}")]
 pub struct BadVariable {

@@ -15,7 +15,6 @@ const CLASSES: [&str; 4] = ["on_demand", "spot", "committed", "owned"];
 /// The class of energy, and of emissions.
 const ENERGY: &str = "energy";
 
-/// The unit of emissions.
 const EMISSIONS: &str = "gCO2e";
 
 /// A rate while it is read: what is not its price, and the prices from which that follows.
@@ -78,7 +77,6 @@ entry_keys! { RateDraft;
         "Profile of the MIG instances that instance_hour prices.";
 }
 
-/// Reads the list and returns the valid rates.
 pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<Rate> {
     entries_of(read_entries(items, base, TABLE.keys, report, |mut draft: RateDraft, at, earlier| {
         draft.derive(at).map_err(|(key, text)| {
@@ -111,7 +109,7 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
 /// The key that is wrong or missing, and why.
 type KeyMistake = (&'static str, &'static str);
 
-/// How the mistakes begin whose key is missing.
+/// Prefix of a mistake about a missing key.
 const MISSING: &str = "is missing";
 
 /// The keys of prices, each with what is wrong where it does not belong to the price that is given.
@@ -129,7 +127,6 @@ const PRICE_KEYS: [KeyMistake; 11] = [
     ("gpu_share", "belongs to node_hour; remove it, or give node_hour"),
 ];
 
-/// Checks that the keys of prices that are given are among these.
 fn check_keys(at: &EntryPlace, allowed: &[&str]) -> Result<(), KeyMistake> {
     let wrong = PRICE_KEYS.iter().find(|(key, _)| !allowed.contains(key) && at.has(key));
     wrong.map_or(Ok(()), |mistake| Err(*mistake))
@@ -171,7 +168,6 @@ impl RateDraft {
         }
     }
 
-    /// Sets the share of a GPU in a price per node-hour, with its description.
     fn set_share_of_gpu(&mut self, parts: NodeHour, class: &'static str) -> Result<(), KeyMistake> {
         let gpus = self.gpus.ok_or(("gpus", "is missing; give the number of GPUs of the node"))?;
         let share = self.gpu_share.unwrap_or(ONE);
@@ -232,7 +228,6 @@ struct NodeHour {
     description: String,
 }
 
-/// Hours of a year of 365 days.
 const HOURS_OF_YEAR: i128 = 8_760;
 
 impl EnergyConfig {
@@ -278,7 +273,6 @@ fn rate_of_kwh(
 /// One in nano-units.
 const ONE: i64 = 1_000_000_000;
 
-/// Nano-units as a decimal.
 fn shortened(nano: i64) -> Decimal {
     Decimal::of_nano(nano.into())
 }
@@ -311,7 +305,6 @@ pub(crate) fn pue(text: &str) -> Result<i64, Complaint> {
     pue.ok_or_else(|| Complaint::about(text, "is not a PUE", "give a decimal from 1 to 5"))
 }
 
-/// A number of years.
 fn years(text: &str) -> Result<i64, Complaint> {
     let years = text.parse().ok().filter(|years| (1..=20).contains(years));
     years
@@ -325,7 +318,6 @@ fn pattern(text: &str) -> Result<String, Complaint> {
     Ok(text.to_owned())
 }
 
-/// A currency's code or name.
 pub(crate) fn currency(text: &str) -> Result<String, Complaint> {
     let letters = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
     if letters && (1..=16).contains(&text.len()) {

@@ -35,7 +35,6 @@ pub fn default_yaml() -> String {
     page
 }
 
-/// The name of the key's subsection, or "".
 fn subsection_of(row: &KeyDescription) -> &str {
     let path = row.path.split("[].").next().unwrap_or_default();
     match path.split('.').collect::<Vec<_>>()[..] {

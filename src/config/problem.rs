@@ -31,14 +31,12 @@ impl fmt::Display for FilePosition {
     }
 }
 
-/// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigProblem {
     /// Its position; absent if the problem is the file as a whole.
     pub place: Option<FilePosition>,
     /// Key path such as `attribution.standing[1].gpu`, "" of syntax errors.
     pub path: String,
-    /// What is wrong, and what to do.
     pub text: String,
 }
 
@@ -52,7 +50,6 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// One problem that is not about a key.
     pub(crate) fn one(file: &str, place: Option<FilePosition>, text: impl Into<String>) -> Self {
         let problem = ConfigProblem { place, path: String::new(), text: text.into() };
         Self { file: file.to_owned(), list: vec![problem] }
@@ -79,14 +76,12 @@ impl fmt::Display for Problems {
     }
 }
 
-/// Collects problems while a file is read.
 #[derive(Debug, Default)]
 pub(crate) struct ProblemCollector {
     list: Vec<ConfigProblem>,
 }
 
 impl ProblemCollector {
-    /// Adds a complaint about a key.
     pub(crate) fn add(&mut self, place: Option<FilePosition>, path: impl Into<String>, complaint: Complaint) {
         self.list.push(ConfigProblem { place, path: path.into(), text: complaint.0 });
     }

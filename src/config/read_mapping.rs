@@ -17,12 +17,10 @@ pub(crate) struct KeyPositions {
 }
 
 impl KeyPositions {
-    /// The position of a key, if it was given.
     pub(crate) fn get(&self, path: &str) -> Option<FilePosition> {
         self.given.get(path).copied().flatten()
     }
 
-    /// The position of a key whose list or mapping is empty, if it is one.
     pub(crate) fn get_empty(&self, path: &str) -> Option<FilePosition> {
         self.empty.get(path).copied().flatten()
     }
@@ -166,7 +164,6 @@ impl<'tree, T> MappingReader<'tree, '_, T> {
     }
 }
 
-/// Stores a value if it has the right type.
 fn store<T>(key: &Key<T>, shown: &str, value: &YamlNode, target: &mut T, report: &mut ProblemCollector) {
     match (&key.field.set, &value.shape) {
         (KeySetter::Maps { set, .. }, YamlValue::List(items)) => set(target, items, shown, report),
@@ -224,7 +221,6 @@ impl<'a> MappingEntry<'a> {
     }
 }
 
-/// Stores the names and values of one entry of a mapping of mappings.
 fn store_mapping<T>(
     set: fn(&mut T, &str, &str, &str) -> Result<(), Complaint>,
     entry: &MappingEntry<'_>,
@@ -242,7 +238,6 @@ fn store_mapping<T>(
     }
 }
 
-/// Stores a name with each of its values.
 fn store_pair<T>(
     set: impl Fn(&mut T, &str, &str) -> Result<(), Complaint>,
     entry: &MappingEntry<'_>,

@@ -30,7 +30,6 @@ entry_keys! { StandingGrant;
 
 type PlacedGrant = Placed<StandingGrant>;
 
-/// Reads the list and returns the valid grants.
 pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<StandingGrant> {
     let placed = read_entries(items, base, TABLE.keys, report, |mut grant: StandingGrant, at, earlier| {
         check_holder(at)?;
@@ -131,7 +130,6 @@ fn too_many(choice: &GpuSelector, before: &[PlacedGrant], last: &PlacedGrant) ->
     }
 }
 
-/// Adds the GPUs of one entry of `gpu`.
 fn add_gpus(chosen: &mut Vec<GpuSelector>, text: &str) -> Result<(), Complaint> {
     for choice in gpus(text)? {
         if chosen.contains(&choice) {

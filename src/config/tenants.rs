@@ -14,7 +14,6 @@ pub(crate) type TenantAttributes = BTreeMap<String, BTreeMap<String, String>>;
 
 const MOST_ATTRIBUTES: usize = 16;
 
-/// A rule while it is read.
 #[derive(Default)]
 pub(crate) struct RuleDraft {
     rule: TenantRule,
@@ -35,7 +34,6 @@ entry_keys! { RuleDraft;
         "Accept labels and images that users can forge, without a namespace or account.";
 }
 
-/// Reads the list and returns the valid rules.
 pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<TenantRule> {
     entries_of(read_entries(items, base, TABLE.keys, report, |draft: RuleDraft, at, _| {
         let RuleDraft { rule, trust_labels } = draft;
@@ -134,7 +132,6 @@ pub(crate) fn add_attribute(
     Ok(())
 }
 
-/// Adds the monthly budget of a tenant.
 pub(crate) fn add_budget(
     budgets: &mut BTreeMap<String, Money>,
     tenant: &str,

@@ -22,7 +22,6 @@ entry_keys! { Terms;
         "Their start, also in the past; by default the next quarter hour.";
 }
 
-/// Reads the list and returns the valid terms.
 pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<Terms> {
     entries_of(read_entries(items, base, TABLE.keys, report, |terms: Terms, _, earlier| {
         if terms.tenant.is_empty() {

@@ -11,7 +11,6 @@ use serde_yaml::{DuplicateKeyPolicy, NonFiniteFloatPolicy, Options, Spanned};
 
 use super::problem::{FilePosition, Problems};
 
-/// A value with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct YamlNode {
     /// Absent if the file is empty.
@@ -30,7 +29,6 @@ pub(crate) enum YamlValue {
     Map(Vec<(YamlNode, YamlNode)>),
 }
 
-/// Reads the text of a file as one YAML document.
 pub(crate) fn read(text: &str, file: &str) -> Result<YamlNode, Problems> {
     match serde_yaml::from_str_with_options::<Option<Spanned<Raw>>>(text, options()) {
         Ok(Some(raw)) => Ok(node(raw, text)),

@@ -9,7 +9,6 @@ use percent_encoding::percent_decode_str;
 use super::problem::Complaint;
 use crate::model::PodLabel;
 
-/// Stores a value in its place, which may be optional.
 pub(crate) fn put<S, V: Into<S>>(place: &mut S, value: Result<V, Complaint>) -> Result<(), Complaint> {
     *place = value?.into();
     Ok(())
@@ -157,7 +156,6 @@ pub(crate) fn resource(text: &str) -> Result<String, Complaint> {
     }
 }
 
-/// The name of a label of Kubernetes.
 pub(crate) fn label(text: &str) -> Result<String, Complaint> {
     let (domain, name) = text.rsplit_once('/').map_or((None, text), |(domain, name)| (Some(domain), name));
     let is_edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());

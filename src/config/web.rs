@@ -40,9 +40,7 @@ pub enum ClientAuth {
     Request,
     /// Clients must have one, which is not verified.
     RequireAny,
-    /// Clients are asked for one, which is verified.
     VerifyIfGiven,
-    /// Clients must have one, which is verified.
     RequireAndVerify,
 }
 
@@ -186,7 +184,6 @@ impl WebTlsConfig {
         }
     }
 
-    /// Complains if HTTP/2 does not work with these cipher suites.
     pub(super) fn check_http2(&self, http2: bool) -> Result<(), Complaint> {
         let is_met = self.cipher_suites.is_empty()
             || self.min_version >= TlsVersion::Tls13
@@ -229,7 +226,6 @@ impl WebConfig {
         hints
     }
 
-    /// The files of certificates, keys and password hashes.
     pub fn files(&self) -> Vec<PathBuf> {
         let tls = &self.tls;
         let file = |credential: &Credential| match credential {
@@ -241,7 +237,6 @@ impl WebConfig {
     }
 }
 
-/// The policy of client certificates.
 pub(super) fn client_auth(text: &str) -> Result<ClientAuth, Complaint> {
     const POLICIES: [(&str, ClientAuth); 5] = [
         ("NoClientCert", ClientAuth::None),
@@ -325,7 +320,6 @@ pub(super) fn add_user(
     Ok(())
 }
 
-/// A credential in the file of that path.
 pub(super) fn credential(text: &str) -> Result<Credential, Complaint> {
     path(text).map(Credential::File)
 }
@@ -338,7 +332,6 @@ pub(super) fn user(name: &str) -> Result<String, Complaint> {
     Ok(name.to_owned())
 }
 
-/// Adds a tenant whose lines a user may read.
 pub(super) fn add_tenant(
     users: &mut BTreeMap<String, Vec<String>>,
     name: &str,

@@ -55,7 +55,6 @@ impl BelievedCgroups {
         known.or_else(|| is_configured().then_some(Reason::Container))
     }
 
-    /// Whether a container of a pod is a node.
     pub(super) fn is_pod_node(&self, uid: &str, container: &str) -> bool {
         self.nodes.iter().any(|node| names_pod_container(node, uid, container))
     }

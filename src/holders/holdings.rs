@@ -84,7 +84,6 @@ fn share_equally<'a>(present: impl Iterator<Item = &'a Holder>) -> Vec<Holding> 
     ranked.map(|(rank, id)| Holding { holder: id.clone(), fraction, source, rank: Some(rank) }).collect()
 }
 
-/// Sums the allocations on a slot to one holding per holder.
 fn allocated(slot: GrantedSlot<'_>, allocations: &[Allocation]) -> BTreeMap<HolderId, Holding> {
     let mut held: BTreeMap<HolderId, Holding> = BTreeMap::new();
     for one in allocations {

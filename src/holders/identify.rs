@@ -30,7 +30,6 @@ const DISPLAY_MANAGERS: &[&str] =
 /// Daemons that also run without a unit.
 const DAEMONS: &[&str] = &["nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-persistenced"];
 
-/// X servers and compositors that display managers start.
 const DISPLAY_SERVERS: &[&str] =
     &["X", "Xorg", "Xwayland", "gnome-shell", "kwin_wayland", "kwin_x11", "weston"];
 
@@ -40,7 +39,6 @@ const NAME_BYTES: usize = 15;
 /// The first uid of regular users, the default of login.defs(5).
 const FIRST_REGULAR_UID: u32 = 1000;
 
-/// The holder of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub holder: Holder,

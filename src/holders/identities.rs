@@ -15,7 +15,6 @@ pub struct IdentifiedProcess {
     pub start_time: u64,
 }
 
-/// The processes on GPUs and their holders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identities {
     table: Arc<ProcessTable>,
@@ -67,7 +66,6 @@ impl Identities {
         Self { table: Arc::new(table), until }
     }
 
-    /// The same processes, confirmed until other times.
     pub fn until(&self, until: Vec<Nanoseconds>) -> Self {
         Self { table: Arc::clone(&self.table), until }
     }
@@ -90,13 +88,11 @@ impl Identities {
         Self::new(keys.zip(others).map(|((pid, from), other)| (pid, from, other))).confirmed_as(self)
     }
 
-    /// The same processes, confirmed until the same times as others.
     #[must_use]
     pub fn confirmed_as(&self, others: &Self) -> Self {
         self.until(others.until.clone())
     }
 
-    /// Whether both have the same processes, whatever the times until which they are confirmed.
     pub fn has_same_processes(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.table, &other.table)
     }
@@ -112,7 +108,6 @@ impl Identities {
         self.table.holder_indices.get(number).copied()
     }
 
-    /// The number of the process that had the pid when it was read.
     pub fn find(&self, pid: u32, read: Nanoseconds) -> Option<usize> {
         let ProcessTable { pids, from, .. } = &*self.table;
         let mut number = pids.partition_point(|known| *known <= pid).checked_sub(1)?;
@@ -136,12 +131,10 @@ impl Identities {
         self.table.holders.get(index)
     }
 
-    /// How many processes are known.
     pub fn len(&self) -> usize {
         self.table.pids.len()
     }
 
-    /// Whether no process is known.
     pub fn is_empty(&self) -> bool {
         self.table.pids.is_empty()
     }
@@ -158,7 +151,6 @@ impl Identities {
         processes.into_iter().map(|process| &process.holder).collect()
     }
 
-    /// The uids of the users of all known processes, where these have one.
     pub fn uids(&self) -> BTreeSet<u32> {
         self.table.identified.iter().filter_map(|identified| identified.holder.facts.uid).collect()
     }

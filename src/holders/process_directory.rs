@@ -47,7 +47,6 @@ pub struct ProcessDirectory {
     pidfds: PidfdSet,
     processes: BTreeMap<ProcessKey, TrackedProcess>,
     unidentified: BTreeMap<u32, ProcessError>,
-    /// The pids of the last round.
     listed: BTreeSet<u32>,
     /// When the pids that `/proc` does not have are asked for again, while the driver's list stays the same: they may be of
     /// another pid namespace, or have ended while the driver still lists them.
@@ -61,7 +60,6 @@ pub struct ProcessDirectory {
     present_processes: usize,
     /// The kinds of the holders whose last process left the GPUs in this round.
     left: BTreeSet<HolderKind>,
-    /// The workloads of the last round.
     workloads: ResolvedWorkloads,
     /// Grows with each change of the workloads.
     generation: u64,
@@ -70,7 +68,7 @@ pub struct ProcessDirectory {
 #[derive(Debug)]
 struct TrackedProcess {
     identified: IdentifiedProcess,
-    /// The generation of the workloads of which it has the facts.
+    /// The generation of the workloads that its facts are from.
     generation: u64,
     /// When it was last on a GPU.
     seen: Stamp,
@@ -90,7 +88,6 @@ struct Pending {
 }
 
 impl TrackedProcess {
-    /// Whether it is left out of the published identities, because a resolver may still name its workload.
     fn is_left_out(&self, now: Stamp) -> bool {
         self.pending.as_ref().is_some_and(|pending| now.boottime < pending.since + PENDING_TIME)
     }
@@ -119,7 +116,6 @@ impl ProcessDirectory {
         }
     }
 
-    /// How often a process was looked for in `/proc`.
     pub const fn reads(&self) -> u64 {
         self.reads
     }
@@ -158,7 +154,6 @@ impl ProcessDirectory {
         self.present = present;
     }
 
-    /// Runs one round with the pids that are on GPUs now.
     pub fn refresh(
         &mut self,
         pids: &BTreeSet<u32>,
@@ -217,7 +212,7 @@ impl ProcessDirectory {
         changed
     }
 
-    /// Gives the processes on GPUs the facts that their workloads have now; returns whether any are others.
+    /// Gives the processes on GPUs the facts that their workloads have now; returns whether any changed.
     fn update_facts(&mut self, workloads: &ResolvedWorkloads, now: Stamp) -> bool {
         let generation = self.generation;
         let is_due = |process: &&mut TrackedProcess| {

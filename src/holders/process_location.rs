@@ -35,7 +35,6 @@ pub(super) enum LocationKind {
 }
 
 impl ProcessLocation {
-    /// Combines the cgroup paths of one process.
     pub(super) fn from_cgroups(paths: &[String], cgroups: &BelievedCgroups) -> Self {
         let locations: Vec<Self> = paths.iter().map(|path| locate(path, cgroups).location).collect();
         let session_owner = locations.iter().filter_map(|location| location.session_owner).max();
@@ -45,7 +44,6 @@ impl ProcessLocation {
     }
 }
 
-/// A path and what is believed of it.
 struct LocatedPath {
     location: ProcessLocation,
     /// The parts that are not believed, since what runs in the believed ones may have named them.

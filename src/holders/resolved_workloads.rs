@@ -28,25 +28,14 @@ pub(super) fn parse_number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }
 
-/// A GPU or MIG instance as schedulers name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AllocatedDevice {
     /// By UUID: a GPU, `GPU-...`, or a MIG instance, `MIG-...`.
     Uuid(Arc<str>),
     /// A whole GPU instance of a GPU in MIG mode.
-    Instance {
-        /// UUID of the GPU.
-        gpu: Arc<str>,
-        id: u32,
-    },
+    Instance { gpu: Arc<str>, id: u32 },
     /// The same by its memory slices.
-    Slices {
-        /// UUID of the GPU.
-        gpu: Arc<str>,
-        start: u32,
-        /// How many, where that is known.
-        size: Option<u32>,
-    },
+    Slices { gpu: Arc<str>, start: u32, size: Option<u32> },
 }
 
 impl From<&str> for AllocatedDevice {
@@ -69,13 +58,9 @@ impl std::fmt::Display for AllocatedDevice {
 /// container's covers the containers of its pod that were granted no share of that GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// To whom it was granted.
     pub holder: Holder,
-    /// The GPU or MIG instance.
     pub device: AllocatedDevice,
-    /// The share, as it was when granted.
     pub fraction: Fraction,
-    /// The scheduler that granted it.
     pub source: HoldingSource,
     /// Wall-clock time of the grant, where it is known. The holding counts from then on, as far back as the account's
     /// windows are still open.
@@ -105,7 +90,6 @@ impl Allocation {
             == (other.holder.id.name(), &other.device, other.source)
     }
 
-    /// Whether its device has room for it beside these allocations.
     pub fn fits_beside(&self, others: &[Self]) -> bool {
         let others = others.iter().filter(|other| other.device == self.device);
         let taken =
@@ -123,7 +107,6 @@ impl Allocation {
     }
 }
 
-/// The workloads of this node and their allocations.
 #[derive(Clone, Debug, Default)]
 pub struct ResolvedWorkloads {
     /// What schedulers allocated, by GPU and holder.
@@ -134,7 +117,6 @@ pub struct ResolvedWorkloads {
     pub awaited: Vec<UnattributedReason>,
     pub pods: Arc<PodMap>,
     pub jobs: Arc<JobMap>,
-    /// Names and images of a runtime's containers.
     pub containers: Arc<ContainerDescriptions>,
     /// Which cgroups may hold those of workloads.
     pub cgroups: Arc<BelievedCgroups>,
@@ -143,7 +125,6 @@ pub struct ResolvedWorkloads {
 }
 
 impl ResolvedWorkloads {
-    /// Replaces the allocations of a scheduler.
     pub fn allocate(&mut self, source: HoldingSource, allocations: &[Allocation]) {
         let others = self.allocations.iter().filter(|one| one.source != source);
         let all = others.chain(allocations).cloned().collect::<Vec<_>>();
@@ -201,12 +182,10 @@ impl ResolvedWorkloads {
         on_device.map(|one| one.holder.id.clone()).max()
     }
 
-    /// Whether the job runs in that container of a pod.
     fn is_in_pod(&self, job: &HolderId, pod: &HolderId) -> bool {
         self.allocations.iter().any(|one| one.holder.id == *job && self.pod_of(one).as_ref() == Some(pod))
     }
 
-    /// Whether both know the same of workloads.
     pub(super) fn has_same_facts(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.pods, &other.pods)
             && Arc::ptr_eq(&self.jobs, &other.jobs)
@@ -229,7 +208,6 @@ impl ResolvedWorkloads {
         current.filter(|current| current.id == holder.id)
     }
 
-    /// Identifies the holder of processes at that path.
     pub(super) fn identify(&self, path: &WorkloadPath) -> Identity {
         let reason = path.reason();
         if let WorkloadPath::Job { job, pod: Some(pod), .. } = path {

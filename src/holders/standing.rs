@@ -23,12 +23,10 @@ pub struct SessionGpu {
 #[derive(Clone, Copy, Debug)]
 pub enum GrantedSlot<'a> {
     Whole(&'a SessionGpu),
-    /// A MIG instance of that GPU.
     Instance {
         gpu: &'a SessionGpu,
         /// Id of the GPU instance.
         id: &'a str,
-        /// What is known of it.
         slot: &'a MigSlot,
     },
 }
@@ -82,7 +80,6 @@ impl GpuSelector {
 }
 
 impl Selector {
-    /// The holder, with the facts that the grant names.
     pub fn holder(&self) -> Holder {
         match self {
             Self::User(name) => Holder::user(name, None),
@@ -158,7 +155,6 @@ impl StandingGrant {
         self.id == other.id && one_holder
     }
 
-    /// The GPUs that it names and that are not among these.
     pub fn unmatched<'a>(&self, gpus: impl Iterator<Item = &'a SessionGpu> + Clone) -> Vec<GpuSelector> {
         let is_there = |selector: &&GpuSelector| gpus.clone().any(|gpu| selector.selects(gpu));
         self.gpus.iter().filter(|selector| !is_there(selector)).cloned().collect()

@@ -25,7 +25,6 @@ const RUNTIME_PREFIXES: &[(&str, Reason)] = &[
 /// The templates of systemd and of NixOS for containers of systemd-nspawn, which run as services in `machine.slice`.
 const NSPAWN_SERVICES: [&str; 2] = ["systemd-nspawn@", "container@"];
 
-/// Names of runtimes by the prefix of a part.
 const RUNTIME_NAMES: &[(&str, &str)] = &[
     ("cri-containerd-", "containerd"),
     ("containerd.service", "containerd"),
@@ -57,14 +56,12 @@ pub(super) enum WorkloadPath {
         /// Its id, 64 hexadecimal digits, or its name for LXC and systemd-nspawn.
         id: String,
     },
-    /// A container of a Kubernetes pod.
     Pod {
         /// The pod's UID with dashes, or 32 hexadecimal digits for a static pod.
         uid: String,
         /// Id of the container, 64 hexadecimal digits.
         container: String,
     },
-    /// A step of a Slurm job.
     Job {
         /// The node's name, where one machine runs several slurmd.
         node: String,
@@ -78,7 +75,6 @@ pub(super) enum WorkloadPath {
 }
 
 impl WorkloadPath {
-    /// A workload of that kind whose ids are not known.
     pub(super) const fn without_ids(kind: Reason) -> Self {
         match kind {
             Reason::Unknown => Self::Unknown,
@@ -198,7 +194,6 @@ fn parse_container(parts: &[&str], at: usize) -> OuterWorkload {
     OuterWorkload::new(WorkloadPath::Container { runtime: runtime.unwrap_or("unknown"), id }, depth)
 }
 
-/// The first container from that part on.
 pub(super) fn parse_container_below(parts: &[&str], from: usize) -> Option<OuterWorkload> {
     let is_container = |at: &usize| kind_of_part(*at, parts[*at]) == Some(Reason::Container);
     (from..parts.len()).find(is_container).map(|at| parse_container(parts, at))

@@ -44,7 +44,6 @@ impl SeriesList {
 /// Series left off since the agent's start, by family.
 pub(super) type DroppedSeries = BTreeMap<&'static str, u64>;
 
-/// The series that a tick may still use.
 pub(super) struct SeriesBudget<'a> {
     pub(super) level: Level,
     pub(super) dropped: &'a mut DroppedSeries,
@@ -52,14 +51,12 @@ pub(super) struct SeriesBudget<'a> {
 }
 
 impl SeriesBudget<'_> {
-    /// The families in which an entry of the list has series, and how many in each.
     fn series_of(&self, list: SeriesList) -> impl Iterator<Item = (&'static str, usize)> + use<> {
         let level = self.level;
         let published = families().filter(move |family| family.level <= level);
         published.map(move |family| (family.name, list.series_in(&family.rows)))
     }
 
-    /// How many entries of the list still fit.
     pub(super) fn entries_left(&self, list: SeriesList) -> usize {
         let each: usize = self.series_of(list).map(|(_, count)| count).sum();
         self.left.checked_div(each).unwrap_or(usize::MAX)

@@ -42,12 +42,10 @@ struct TrackedCounter {
 /// How long an account keeps its series after its last change, so that every scraper sees its last value.
 const LINGER: Nanoseconds = Nanoseconds::from_seconds(600);
 
-/// The account of a tenant or workload on a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct AccountKey {
     /// Tenant or workload id.
     pub(super) owner: Arc<str>,
-    /// UUID of the GPU.
     pub(super) uuid: Arc<str>,
     /// GPU instance id; none for a whole GPU.
     pub(super) gpu_instance: Option<u32>,
@@ -65,7 +63,6 @@ pub(super) struct SlotAccount {
 }
 
 impl CommittedAccounts {
-    /// Continues the account of the ledger.
     pub(super) fn recover(&mut self, recovered: &Recovered, now: Utc) {
         self.update_counters(&recovered.counters, now);
         self.unloaded_sums.clone_from(&recovered.unloaded_sums);
@@ -79,7 +76,6 @@ impl CommittedAccounts {
         }
     }
 
-    /// Applies the changes of a commit.
     pub(super) fn acknowledge(&mut self, acknowledged: &Acknowledged, now: Utc) {
         self.update_counters(&acknowledged.counters, now);
         self.unloaded_sums
@@ -228,7 +224,6 @@ const fn has_meaning(value: AccountValue) -> bool {
     is_cost(value) || matches!(value, Held | Used | EnergyStatic | EnergyDynamic)
 }
 
-/// Whether the value is an amount of money.
 pub(super) const fn is_cost(value: AccountValue) -> bool {
     matches!(value, AccountValue::HeldCost | AccountValue::UsedCost)
 }

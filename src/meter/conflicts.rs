@@ -8,12 +8,10 @@ use super::{Meter, TrackedGpu};
 use crate::model::snapshot::{CONFLICT_ADVICE, HoldingConflict};
 use crate::model::{HolderId, shown};
 
-/// The holders in conflict on each GPU that has a conflict, by UUID.
 #[derive(Default)]
 pub(super) struct Conflicts(BTreeMap<Arc<str>, Vec<HolderId>>);
 
 impl Meter {
-    /// Finds the conflicts, and logs those that begin or end.
     pub(super) fn find_conflicts(&mut self) {
         for (uuid, gpu) in &self.gpus {
             let found = gpu.account.slots.conflicts();
@@ -50,7 +48,6 @@ impl Meter {
         gpus.iter().enumerate().filter_map(of_gpu).collect()
     }
 
-    /// How many claims on a GPU are in conflict.
     pub(super) fn count_conflicts(&self, gpu: &TrackedGpu) -> usize {
         self.conflicts.0.get(&gpu.id.uuid).map_or(0, Vec::len)
     }

@@ -25,7 +25,6 @@ pub(super) struct CounterTotal {
     estimated: u64,
     /// Whether it has agreed with its rate.
     proven: bool,
-    /// Implausible differences in a row.
     rejections: u8,
 }
 
@@ -39,17 +38,14 @@ const MOST_BYTES: u128 = 1 << 40;
 const PROOF_SHARE: u64 = 20;
 const PROOF_BYTES: u64 = 64 << 20;
 
-/// The growth of a total in one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Growth {
     /// In the total's unit; absent if neither counter nor rate were read.
     pub(super) by: Result<u64, Absence>,
-    /// Why the counter's difference was implausible, if it was.
     pub(super) rejected: Option<Rejection>,
 }
 
 impl CounterTotal {
-    /// Whether the total grows by the counter.
     pub(super) fn uses_counter(&self) -> bool {
         self.last.is_some() && self.rejections < MOST_REJECTIONS
     }
@@ -176,7 +172,6 @@ mod tests {
             Nanoseconds(self.second * SECOND)
         }
 
-        /// A second with this activity in percent, and whether counter and rate are read.
         fn second(&mut self, percent: i64, has_counter: bool, has_rate: bool) {
             self.second += 1;
             self.active += 20_000_000 * percent;

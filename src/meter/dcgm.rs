@@ -11,10 +11,8 @@ use crate::model::{Absence, Frame, Nanoseconds, Reading, Utc};
 
 const WINDOW: Nanoseconds = Nanoseconds(WINDOW_MS * 1_000_000);
 
-/// The mask of the reasons for the current clocks.
 const CLOCKS: usize = first_point(CLOCK_EVENT_REASONS);
 
-/// The values of one GPU over time.
 #[derive(Debug, Default)]
 pub(super) struct DcgmHistory {
     /// By the catalogue's rated values.
@@ -137,7 +135,6 @@ fn is_over(at: Nanoseconds, now: Nanoseconds) -> bool {
 }
 
 impl TrackedGpu {
-    /// Adds the tick to the history.
     pub(super) fn update_dcgm(&mut self, now: Nanoseconds) {
         if let Some(frame) = &self.frame {
             self.dcgm.update(now, frame, &self.integrals);

@@ -6,7 +6,6 @@ use super::Meter;
 use crate::holders::in_words;
 use crate::model::{GpuSelector, StandingGrant, shown};
 
-/// The standing grants that name missing GPUs.
 #[derive(Default)]
 pub(super) struct GrantMatches {
     /// Whether the driver has listed all its GPUs since its library was last opened.
@@ -15,14 +14,12 @@ pub(super) struct GrantMatches {
     unmatched: Option<BTreeMap<usize, Unmatched>>,
 }
 
-/// A standing grant with the missing GPUs that it names.
 struct Unmatched {
     grant: StandingGrant,
     missing: Vec<GpuSelector>,
 }
 
 impl Meter {
-    /// Finds the standing grants that name missing GPUs, and logs changes.
     pub(super) fn match_grants(&mut self) {
         if !self.grants.all_listed {
             return;

@@ -6,10 +6,8 @@ use std::sync::Arc;
 use crate::holders::Identities;
 use crate::model::{Frame, GpuProcess, Holder, HolderId, MigLayout, Nanoseconds, Presence};
 
-/// Holders with their facts, by id.
 pub(super) type HolderList = Arc<[Arc<Holder>]>;
 
-/// The processes present on a GPU, by slot.
 #[derive(Clone, Default)]
 pub(super) struct PresentBySlot {
     /// Those of a GPU without MIG instances.
@@ -18,7 +16,6 @@ pub(super) struct PresentBySlot {
     pub(super) instances: BTreeMap<Arc<str>, PresentHolders>,
 }
 
-/// The processes present on a slot, by holder.
 #[derive(Clone, Default)]
 pub(super) struct PresentHolders {
     pub(super) holders: HolderList,
@@ -26,7 +23,6 @@ pub(super) struct PresentHolders {
     pub(super) unidentified: Unidentified,
 }
 
-/// The processes that are not identified yet.
 pub(super) type Unidentified = BTreeMap<ReadPid, Presence>;
 
 /// A pid and the boot time at which it was read, since pids are reused.
@@ -136,7 +132,6 @@ impl PresentHolders {
     }
 }
 
-/// Whether the frame's process list is missing for now.
 pub(super) fn is_list_missing(frame: &Frame) -> bool {
     frame.processes.as_ref().is_err_and(|absence| !absence.is_permanent())
 }

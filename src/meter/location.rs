@@ -45,7 +45,6 @@ impl GpuLocation {
         }
     }
 
-    /// Continues where the GPU was when the agent last ran.
     pub(super) fn recover(&mut self, known: Expected) {
         self.bus = known.bus;
         self.attachment = known.attachment;
@@ -60,7 +59,6 @@ impl GpuLocation {
         self.listed || (expected && !self.unlisted && !self.replaced)
     }
 
-    /// Whether the driver lists it and has not lost it.
     pub(super) const fn is_there(&self) -> bool {
         self.seen && matches!(self.attachment, Attachment::Present)
     }
@@ -80,7 +78,6 @@ impl GpuLocation {
         self.attachment.is_account_paused().then_some(self.since)
     }
 
-    /// Why an expected GPU is absent.
     pub(super) const fn absence(&self) -> Option<&'static str> {
         match self.attachment {
             Attachment::Present | Attachment::Forgotten => None,
@@ -99,7 +96,6 @@ impl GpuLocation {
         self.forgotten = false;
     }
 
-    /// A frame has arrived.
     pub(super) fn mark_read(&mut self) {
         (self.listed, self.seen) = (true, true);
         (self.lost, self.unlisted) = (false, false);
@@ -202,7 +198,6 @@ impl Meter {
         }
     }
 
-    /// A sampler reports that its GPU is lost.
     pub(super) fn mark_lost(&mut self, id: &GpuId) {
         if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
             gpu.location.lost = true;

@@ -116,7 +116,6 @@ impl Policy {
     }
 }
 
-/// A message from a sampler or from the search for GPUs.
 #[derive(Debug)]
 pub enum SamplerNews {
     Frame(Box<Frame>),
@@ -129,16 +128,13 @@ pub enum SamplerNews {
         /// Identifies the loading of the driver's module; none where it is not known.
         module: Option<u64>,
     },
-    /// The driver lists a GPU.
     Found {
-        /// The GPU, with the driver's index.
         gpu: GpuId,
         /// Its PCI bus id as the driver writes it; "" if unknown.
         bus: Arc<str>,
     },
     /// The driver has listed all its GPUs; one with an account that is not among them is gone.
     Counted,
-    /// The driver reports that the GPU is lost.
     Lost(GpuId),
     /// The operator removed the GPU of that UUID from the inventory.
     Forget(Arc<str>),
@@ -156,7 +152,6 @@ pub struct Inputs {
     /// From the event set.
     pub notices: Vec<NoticeCount>,
     pub identities: Arc<Identities>,
-    /// Allocations of schedulers on this node.
     pub allocations: Arc<[Allocation]>,
     /// Those that ended within the last minute.
     pub ended: Arc<Vec<Allocation>>,
@@ -174,19 +169,15 @@ pub struct Inputs {
     pub host_memory: Option<HostMemory>,
     /// Whether the snapshot is to have processes at every level, since somebody looks at the live page.
     pub wants_processes: bool,
-    /// Numbers of other threads.
     pub services: Services,
 }
 
-/// What a tick returns.
 #[derive(Debug)]
 pub struct TickOutput {
-    /// For pages, pushes and queries.
     pub snapshot: Arc<Snapshot>,
     pub batch: LedgerBatch,
 }
 
-/// A GPU and everything that is kept of it between ticks.
 struct TrackedGpu {
     id: GpuId,
     /// The GPU as grants select it; its index is none if the current driver session does not list it at that index.
@@ -208,7 +199,6 @@ struct TrackedGpu {
     instance_totals: BTreeMap<u32, [CounterTotal; InstanceValue::ALL.len()]>,
     /// Busy time since the agent's start.
     busy: Reading,
-    /// Families that it does not support.
     unsupported: Vec<(&'static str, Absence)>,
     location: GpuLocation,
     /// Whether totals must not grow at its next frame, since it has another sampler or was lost.
@@ -247,7 +237,6 @@ pub struct Meter {
     versions: HolderVersions,
     /// The allocations as last received; none where they have to be applied again.
     received: Option<Arc<[Allocation]>>,
-    /// The ended allocations as last received.
     ended: Arc<Vec<Allocation>>,
     /// Whether the holders of standing grants may have no version yet.
     has_new_grants: bool,
@@ -297,7 +286,6 @@ impl Meter {
         meter
     }
 
-    /// Whether the account is written to a ledger.
     pub const fn has_ledger(&self) -> bool {
         self.ledger.is_some()
     }
@@ -307,7 +295,6 @@ impl Meter {
         self.accounts.rates.as_ref().unwrap_or(&self.policy.rates)
     }
 
-    /// The tenant rules at an account time.
     fn tenant_rules(&self, at: Utc) -> &Arc<TenantRules> {
         self.rule_schedule().rules(at)
     }
@@ -323,7 +310,6 @@ impl Meter {
         charges_unheld(self.rates().terms_of(&tenant, at).map(|terms| &terms.entry))
     }
 
-    /// The account's time axis.
     pub const fn timeline(&self) -> AccountTimeline {
         self.timeline
     }
@@ -344,7 +330,6 @@ impl Meter {
         self.policy = policy;
     }
 
-    /// One tick.
     pub fn tick(&mut self, now: Stamp, mut inputs: Inputs) -> TickOutput {
         let mut batch = LedgerBatch { now: self.timeline.at(now.boottime), ..LedgerBatch::default() };
         if let Some(recovered) = inputs.opened_late.take() {
@@ -376,7 +361,6 @@ impl Meter {
         TickOutput { snapshot, batch }
     }
 
-    /// Applies what the ledger has committed.
     fn acknowledge(&mut self, acknowledged: &Acknowledged, at: Utc) {
         self.accounts.acknowledge(acknowledged, at);
         for stored in &acknowledged.xids {
@@ -389,7 +373,6 @@ impl Meter {
         }
     }
 
-    /// Gives the holders of processes and grants their versions, and registers these in the ledger.
     fn identify_holders(&mut self, inputs: &mut Inputs, now: Stamp, batch: &mut LedgerBatch) {
         let rules = Arc::clone(self.tenant_rules(batch.now));
         let schedule = Arc::clone(self.rule_schedule());

@@ -42,7 +42,6 @@ impl Services {
         self.series.push((AgentSeries { family, labels }, AgentNumber::Integer(value)));
     }
 
-    /// The series by the catalogue's order and their labels, and their numbers.
     pub(super) fn sorted(mut self) -> (Arc<[AgentEntry]>, Vec<AgentNumber>) {
         self.series.sort_by(|(one, _), (other, _)| one.cmp(other));
         let entry = |AgentSeries { family, labels }| AgentEntry { family: family.name(), labels };
@@ -55,7 +54,6 @@ impl Services {
 /// Upper bounds of the driver-call histogram in seconds: from a getter's 3 us to a GSP time-out.
 const CALL_BOUNDS: [f64; 12] = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0, 10.0, 60.0];
 
-/// The tick loop's own counters.
 #[derive(Debug)]
 pub(super) struct MeterCounters {
     calls: Histogram,
@@ -80,7 +78,6 @@ impl Default for MeterCounters {
 }
 
 impl MeterCounters {
-    /// Counts a tick's driver calls and rejected results.
     pub(super) fn observe(&mut self, calls: &[CallTime], rejected: &[(Rejection, u64)]) {
         for call in calls {
             self.calls.observe(call.took.0 as f64 / Nanoseconds::SECOND.0 as f64);
@@ -90,7 +87,6 @@ impl MeterCounters {
         }
     }
 
-    /// Counts results that were not plausible.
     pub(super) fn reject(&mut self, reason: Rejection, count: u64) {
         self.rejected[reason as usize] += count;
     }

@@ -23,7 +23,6 @@ use crate::model::{Absence, Attachment, CallInFlight, GpuIdentity, Nanoseconds, 
 /// A holding that is first seen within this time after the agent's start may be older: resolvers need a first round.
 const FIRST_LOOK: Nanoseconds = Nanoseconds::from_seconds(60);
 
-/// State kept between snapshots.
 #[derive(Default)]
 pub(super) struct Publisher {
     sequence: u64,
@@ -106,7 +105,6 @@ impl Publisher {
         prices
     }
 
-    /// The agent's own numbers.
     fn agent_numbers(
         &self,
         meter: &Meter,
@@ -199,12 +197,10 @@ impl Meter {
 }
 
 impl TrackedGpu {
-    /// Product name, where it is known.
     pub(super) fn model(&self) -> Option<&Arc<str>> {
         self.frame.as_ref().map(|frame| &frame.identity.model)
     }
 
-    /// The price in force at that account time.
     fn price(&self, rates: &RateSchedule, at: Utc) -> Option<Price> {
         let model = self.model().map_or("", |model| model);
         let slot = PricedSlot { uuid: &self.id.uuid, model, profile: None };
@@ -278,7 +274,6 @@ impl TrackedGpu {
         }
     }
 
-    /// Adds the agent's own numbers of this GPU.
     fn add_numbers(&self, state: &GpuState, policy: &Policy, numbers: &mut Services) {
         let labels = || vec![("gpu", Arc::clone(&self.labels.index)), ("uuid", Arc::clone(&self.id.uuid))];
         let collector = || vec![("collector", Arc::clone(&self.labels.collector))];
@@ -314,7 +309,6 @@ impl TrackedGpu {
     }
 }
 
-/// How many series this value of an agent metric has.
 fn series(number: &AgentNumber) -> usize {
     match number {
         AgentNumber::Integer(_) => 1,

@@ -15,7 +15,6 @@ use crate::model::catalogue::{AccountValue, Level};
 use crate::model::snapshot::{AccountEntry, AccountState};
 use crate::model::{HolderId, Price, Tariff, UnattributedReason, Utc};
 
-/// Which accounts have series, and what was last published of them.
 #[derive(Default)]
 pub(super) struct AccountPublisher {
     tenants: BTreeSet<AccountKey>,
@@ -42,11 +41,9 @@ pub(super) struct PublishedAccounts {
     pub(super) unattributed: Arc<[[Option<u64>; UnattributedReason::ALL.len()]]>,
 }
 
-/// Entries with their values.
 pub(super) struct PublishedRows {
     pub(super) entries: Arc<[AccountEntry]>,
     pub(super) states: Arc<[AccountState]>,
-    /// How many accounts have no series.
     left_off: usize,
 }
 
@@ -66,7 +63,6 @@ impl PublishedRows {
 }
 
 impl AccountPublisher {
-    /// Makes the next update build all entries again.
     pub(super) fn invalidate(&mut self) {
         self.published = None;
     }
@@ -157,15 +153,12 @@ pub(super) fn instance_label(id: Option<u32>) -> Arc<str> {
 /// The growth of the accounts without series, by slot.
 #[derive(Debug, Default)]
 struct OtherTenants {
-    /// The tariff of the costs on each GPU.
     tariffs: BTreeMap<Arc<str>, Tariff>,
     last: BTreeMap<AccountKey, AccountState>,
-    /// The accounts of `__other__`.
     sums: BTreeMap<AccountKey, AccountState>,
 }
 
 impl OtherTenants {
-    /// Adds the growth of the accounts without series, and returns the accounts of `__other__`.
     fn add(
         &mut self,
         accounts: &[SlotAccount],
@@ -276,12 +269,10 @@ mod tests {
     /// Tenant, position of the GPU, and held cost.
     type TenantRow<'a> = (&'a str, usize, Option<i128>);
 
-    /// Prices of two GPUs in a currency.
     fn prices(currency: &str) -> Arc<[Option<Price>]> {
         vec![Some(Price { tariff: tariff(currency), nano_per_gpu_hour: 1 }); 2].into()
     }
 
-    /// Updates the series of the meter's accounts.
     fn update<'a>(
         series: &'a mut AccountPublisher,
         meter: &Meter,
@@ -299,7 +290,6 @@ mod tests {
         (published, rows.map(|(entry, state)| (&*entry.owner, entry.gpu, state.values[cost])).collect())
     }
 
-    /// A limit of series with room for so many tenants' accounts.
     fn limit_for(accounts: usize) -> usize {
         let families = catalogue::families();
         accounts
@@ -368,7 +358,6 @@ mod tests {
         SlotAccount { key: key(tenant), state: AccountState { values } }
     }
 
-    /// Held time and cost of `__other__`.
     fn other(accounts: &[SlotAccount]) -> Option<[Option<i128>; 2]> {
         let [account] = accounts else { return None };
         let position = |of| AccountValue::ALL.iter().position(|kind| *kind == of);

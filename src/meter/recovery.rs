@@ -11,7 +11,6 @@ use crate::accounting::batches::{Expected, GpuRegistration, LedgerBatch, Recover
 use crate::model::{Attachment, Stamp, Utc};
 
 impl Meter {
-    /// Continues the account of the ledger.
     pub(super) fn recover(&mut self, recovered: Recovered, begun: Utc) {
         self.accounts.recover(&recovered, begun);
         self.versions = HolderVersions::recover(&recovered.holders, begun);

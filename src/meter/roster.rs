@@ -18,7 +18,6 @@ use crate::model::{
     Absence, Bytes, GpuProcess, Holder, HolderId, HoldingSource, ProcessSample, Reading, Utc,
 };
 
-/// The entries of the last tick.
 #[derive(Default)]
 pub(super) struct RosterEntries {
     known: KnownHolders,
@@ -33,7 +32,6 @@ pub(super) struct RosterEntries {
 /// UUID of a GPU, GPU instance, and the workload that holds a share of it.
 type HeldSlot = (Arc<str>, Arc<str>, Arc<str>);
 
-/// What distinguishes current holdings.
 #[derive(PartialEq)]
 struct HoldingKey {
     gpu: usize,
@@ -42,7 +40,6 @@ struct HoldingKey {
     source: HoldingSource,
 }
 
-/// What distinguishes rows of processes.
 #[derive(PartialEq)]
 struct RosterProcess {
     gpu: usize,
@@ -94,7 +91,6 @@ impl KnownHolders {
     }
 }
 
-/// Entries, and the key that they were made from.
 struct RosterSection<K, E> {
     key: Option<K>,
     entries: Arc<[E]>,
@@ -117,7 +113,6 @@ impl<K: PartialEq, E> RosterSection<K, E> {
     }
 }
 
-/// A process on a GPU, with its number in the identities.
 pub(super) struct ListedProcess<'a> {
     process: &'a GpuProcess,
     number: Option<usize>,
@@ -327,7 +322,6 @@ struct ProcessActivity(BTreeMap<u32, [EngineActivity; ENGINES]>);
 struct EngineActivity {
     /// Sum of percent x window.
     weighted: u128,
-    /// Sum of the windows.
     window: u128,
 }
 

@@ -21,7 +21,6 @@ pub fn family_support(frame: &Frame) -> impl Iterator<Item = (&'static Family, R
     FAMILIES.iter().map(move |(family, points)| (*family, board_support(frame, family, points)))
 }
 
-/// The families up to a level that the GPU does not support, with the reason.
 pub fn unsupported(frame: &Frame, level: Level) -> Vec<(&'static str, Absence)> {
     let families = family_support(frame).filter(|(family, _)| family.level <= level);
     let absent = families.filter_map(|(family, support)| Some((family.name, support.err()?)));
@@ -41,7 +40,6 @@ static FAMILIES: LazyLock<Vec<(&'static Family, Range<PointId>)>> = LazyLock::ne
     families().map(|family| (family, own(family))).collect()
 });
 
-/// The device points of the family of that name.
 fn points(name: &str) -> Range<PointId> {
     let mut points = points_of(name, &[]).map(|(point, _)| point);
     points.next().map_or(0..0, |first| first..points.last().unwrap_or(first) + 1)
@@ -59,7 +57,6 @@ fn board_support(frame: &Frame, family: &Family, points: &Range<PointId>) -> Sup
     }
 }
 
-/// CUDA compute capability, where it is known.
 fn capability(frame: &Frame) -> Option<(u32, u32)> {
     let (major, minor) = frame.identity.compute_capability.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
@@ -148,7 +145,6 @@ pub(super) fn sources(gpu: &TrackedGpu, level: Level) -> impl Iterator<Item = (A
     metered.filter_map(|metered| Some((Arc::clone(&metered.name), label(metered.source(gpu)?))))
 }
 
-/// The label of a source; the frequent ones are allocated once.
 fn label(source: &'static str) -> Arc<str> {
     static LABELS: LazyLock<[Arc<str>; 5]> =
         LazyLock::new(|| [GPM_COUNTER, "gpm", "field", "call", "utilization"].map(Arc::from));
@@ -180,7 +176,6 @@ static METERED: LazyLock<Vec<Metered>> = LazyLock::new(|| {
 });
 
 impl Metered {
-    /// Whether the family is exported with values that are not the driver's own.
     fn is_substituted(&self, gpu: &TrackedGpu, level: Level) -> bool {
         matches!(self.family.rows, Rows::Gpu(GpuRows::Read(_)))
             && self.family.level <= level
@@ -241,7 +236,6 @@ mod tests {
 
     const NONE: Reading = Err(Absence::NotSupported);
 
-    /// A GPU that supports these families only.
     fn frame(capability: &str, absence: Absence, supported: &[&str]) -> Frame {
         let reading = |family: &Family| if supported.contains(&family.name) { Ok(1) } else { Err(absence) };
         let identity = GpuIdentity { compute_capability: capability.into(), ..GpuIdentity::default() };
@@ -249,7 +243,6 @@ mod tests {
         Frame { identity: Arc::new(identity), ..Frame::with(readings) }
     }
 
-    /// An instance with memory readings and this activity.
     fn instance(gpu_instance: u32, compute_instance: u32, activity: Reading) -> InstanceFrame {
         let reading = |value: InstanceValue| if value.is_ratio() { activity } else { Ok(1) };
         InstanceFrame {

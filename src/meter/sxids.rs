@@ -9,7 +9,6 @@ use crate::model::{Sxid, SxidCount, Utc};
 /// No node has more kinds; further ones are garbage.
 const MOST_KINDS: usize = 256;
 
-/// Counts by switch, code and severity.
 #[derive(Debug, Default)]
 pub(super) struct Sxids(BTreeMap<Sxid, (u64, Utc)>);
 

@@ -11,20 +11,17 @@ use crate::accounting::tenants::RuleSchedule;
 use crate::holders::{Allocation, Identities};
 use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, StandingGrant, Utc};
 
-/// How long a workload is remembered that has no process and no grant. The account's windows are closed long before.
+/// How long a workload without process or grant is remembered. The account's windows are closed long before.
 const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(1_800);
 
-/// The most versions of a workload that are remembered.
 const MOST_VERSIONS: usize = 64;
 
 /// The most units whose users are remembered without a process or a grant.
 const MOST_UNITS: usize = 4_096;
 
-/// The versions of the holders of this node.
 #[derive(Default)]
 pub(super) struct HolderVersions {
     workloads: HashMap<Arc<str>, TrackedWorkload>,
-    /// Versions that are not yet in a batch for the ledger.
     unsent: Vec<Arc<Holder>>,
     /// The last identities, and the same with versions.
     identities: Option<[Arc<Identities>; 2]>,
@@ -34,7 +31,6 @@ pub(super) struct HolderVersions {
     rules: Arc<RuleSchedule>,
 }
 
-/// The users whose processes were seen in a unit.
 #[derive(Default)]
 struct UnitUsers {
     /// The first one, whose holder has the id of the unit.
@@ -52,7 +48,6 @@ struct TrackedWorkload {
 }
 
 impl HolderVersions {
-    /// The versions of holders of the ledger.
     pub(super) fn recover(holders: &[Holder], at: Utc) -> Self {
         let mut recovered = Self::default();
         for holder in holders {
@@ -64,7 +59,6 @@ impl HolderVersions {
         recovered
     }
 
-    /// Notes the user of a holder of the ledger that is a unit.
     fn recover_unit(&mut self, holder: &Holder) {
         if let Some(unit) = holder.id.shared_unit() {
             self.units.entry(unit.0).or_default().are_several = true;
@@ -128,7 +122,6 @@ impl HolderVersions {
         version
     }
 
-    /// The holder of that id, with the facts that are known of it.
     pub(super) fn holder(&self, id: &HolderId) -> Arc<Holder> {
         let tracked = self.workloads.get(&id.workload());
         let known = tracked.and_then(|tracked| tracked.versions.iter().find(|version| version.id == *id));
@@ -157,7 +150,6 @@ impl HolderVersions {
         (versions, is_new)
     }
 
-    /// The allocations with the versions of their holders.
     pub(super) fn allocations(&mut self, allocations: &[Allocation], at: Utc) -> Arc<[Allocation]> {
         let mut version = |one: &Allocation| {
             let holder = self.version(&Arc::new(one.holder.clone()), at);
@@ -166,7 +158,6 @@ impl HolderVersions {
         allocations.iter().map(&mut version).collect()
     }
 
-    /// Sets the versions of the holders of standing grants; whether any has changed.
     pub(super) fn set_grantees(&mut self, standing: &mut [StandingGrant], at: Utc) -> bool {
         let mut any = false;
         for grant in standing {
@@ -186,7 +177,6 @@ impl HolderVersions {
         }
     }
 
-    /// Forgets workloads that have had neither a process nor a grant for long.
     pub(super) fn forget_old(&mut self, at: Utc) {
         self.workloads.retain(|_, tracked| at < tracked.seen.plus(KEEP_TIME));
         if self.units.len() > MOST_UNITS {
@@ -194,12 +184,11 @@ impl HolderVersions {
         }
     }
 
-    /// Whether a version is not yet in a batch for the ledger.
     pub(super) const fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    /// The versions that are new, or of which more is known.
+    /// The versions that are new, or about which more is known now.
     pub(super) fn take_unsent(&mut self) -> Vec<Holder> {
         std::mem::take(&mut self.unsent).iter().map(|version| (**version).clone()).collect()
     }

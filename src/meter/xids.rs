@@ -28,14 +28,12 @@ pub(super) struct Xids {
     counted: XidSums,
     /// Those that are committed, or waited too long for it.
     pub(super) published: XidSums,
-    /// Whether a change was not sent to the ledger.
     unsent: bool,
     /// Since when counts wait to be published.
     waiting: Option<Nanoseconds>,
 }
 
 impl Xids {
-    /// A GPU without XIDs.
     pub(super) fn of(gpu: &Arc<str>) -> Self {
         let none = XidSums { gpu: Arc::clone(gpu), ..XidSums::default() };
         Self { counted: none.clone(), published: none, unsent: false, waiting: None }
@@ -68,7 +66,6 @@ impl Xids {
             .collect()
     }
 
-    /// Continues the counts of the ledger.
     pub(super) fn recover(&mut self, stored: &XidSums) {
         self.counted = stored.clone();
         self.published = stored.clone();
@@ -89,7 +86,6 @@ impl Xids {
         self.unsent = true;
     }
 
-    /// The ledger has committed these counts.
     pub(super) fn acknowledge(&mut self, stored: &XidSums) {
         if stored.version() >= self.published.version() {
             self.published = stored.clone();
@@ -99,7 +95,7 @@ impl Xids {
         }
     }
 
-    /// Publishes the counts that may be; returns those that the ledger must store, if any.
+    /// Publishes the counts that may be published; returns those that the ledger must store, if any.
     pub(super) fn publish(&mut self, now: Nanoseconds, has_ledger: bool) -> Option<XidSums> {
         let unsent = std::mem::take(&mut self.unsent);
         if unsent {

@@ -5,14 +5,11 @@ use std::fmt;
 /// A decimal: an integer of units of 10^-scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decimal {
-    /// The number of units.
     pub units: i128,
-    /// The number of decimal places.
     pub scale: u8,
 }
 
 impl Decimal {
-    /// Of billionths.
     pub const fn of_nano(units: i128) -> Self {
         Self { units, scale: 9 }
     }

@@ -15,7 +15,6 @@ named! {
         /// About every minute: what rarely changes.
         Slow = "slow",
     }
-    /// The value of the `tier` label.
     fn name
 }
 
@@ -54,14 +53,11 @@ pub struct Frame {
     /// Factors by which intervals are longer than configured, so that the sampler stays within its share of driver
     /// time.
     pub stretch: Stretch,
-    /// Implausible results of this tick that were dropped, by reason.
     pub rejected: Vec<(Rejection, u64)>,
-    /// How long each driver call of this tick took.
     pub calls: Vec<CallTime>,
 }
 
 impl Frame {
-    /// Boot time at which the list of processes was read.
     pub fn list_read_at(&self) -> Nanoseconds {
         self.list_read.unwrap_or(self.ended.boottime)
     }
@@ -69,7 +65,6 @@ impl Frame {
 
 #[cfg(test)]
 impl Frame {
-    /// A frame with these readings and nothing else, for tests.
     pub(crate) fn with(readings: Box<[Reading]>) -> Self {
         Self {
             gpu: GpuId { index: 0, uuid: "GPU-1".into() },
@@ -95,7 +90,6 @@ impl Frame {
 }
 
 named! {
-    /// Why a result of the driver was dropped.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Rejection {
         /// A reading outside what its quantity can be, or a counter that jumped further than it can count.
@@ -109,7 +103,6 @@ named! {
         /// Activity of a GPU without processes, from a stale utilization flag.
         GhostBusy = "ghost_busy",
     }
-    /// The value of the `reason` label.
     fn reason
 }
 
@@ -158,7 +151,6 @@ pub struct Sampled {
     pub covered: Nanoseconds,
 }
 
-/// Readings of one MIG instance.
 #[derive(Clone, Debug)]
 pub struct InstanceFrame {
     pub identity: InstanceIdentity,
@@ -168,7 +160,6 @@ pub struct InstanceFrame {
     pub counters: Box<[Reading]>,
 }
 
-/// A process that has a context on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuProcess {
     /// Process id in the driver's pid namespace.
@@ -193,7 +184,6 @@ pub struct ProcessSample {
     pub decoder: u32,
 }
 
-/// The driver call that a sampler is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallInFlight {
     pub function: &'static str,
@@ -201,20 +191,15 @@ pub struct CallInFlight {
     pub since: Nanoseconds,
 }
 
-/// How long one driver call took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallTime {
-    /// The function's name.
     pub function: &'static str,
-    /// Time inside the driver.
     pub took: Nanoseconds,
 }
 
 /// The cost of a tick without a frame, since the tick failed or came too late.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unframed {
-    /// Implausible results that were dropped, by reason.
     pub rejected: Vec<(Rejection, u64)>,
-    /// How long each driver call took.
     pub calls: Vec<CallTime>,
 }

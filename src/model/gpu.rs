@@ -13,13 +13,11 @@ pub struct GpuId {
     pub uuid: Arc<str>,
 }
 
-/// A GPU that a standing grant names, or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuSelector {
     All,
     /// The GPU with this index, that of nvidia-smi, in the current driver session.
     Index(u32),
-    /// The GPU with this UUID, in the driver's spelling.
     Uuid(String),
 }
 
@@ -37,7 +35,6 @@ named! {
     /// Whether a GPU that this node has had is still attached to it, and where it went.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum Attachment {
-        /// The driver lists it.
         Present = "present",
         /// It is on the PCI bus, and the driver has lost it.
         Lost = "lost",
@@ -50,7 +47,6 @@ named! {
         /// The operator removed it from the inventory.
         Forgotten = "forgotten",
     }
-    /// The word in labels, tables and files.
     fn name
 }
 
@@ -91,20 +87,16 @@ pub struct GpuIdentity {
     pub memory: Option<MemoryKind>,
     /// How the memory slices of a MIG GPU are used; absent where the driver does not report placements.
     pub mig_slices: Option<MigSlices>,
-    /// Its position on a baseboard or in a rack.
     pub platform: Option<Platform>,
     /// How many NVLinks the GPU has, connected or not; 0 where it has none or the driver does not say it.
     pub nvlinks: u32,
-    /// The NVLink fabric that it belongs to.
     pub fabric: Option<FabricPlace>,
     /// Where each device point comes from, by catalogue point number; none where it is not read.
     pub via: Arc<[Option<Via>]>,
 }
 
-/// The memory slices of a MIG GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigSlices {
-    /// Number of slices.
     pub total: u32,
     /// Slices without an instance that a profile can still use.
     pub free: u32,
@@ -115,7 +107,6 @@ pub struct MigSlices {
 /// The position of a GPU in its server or rack; "" where the board does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Platform {
-    /// Serial number of the rack's chassis.
     pub chassis_serial: Arc<str>,
     pub slot: Arc<str>,
     pub tray: Arc<str>,
@@ -129,7 +120,6 @@ pub struct Platform {
 pub struct FabricPlace {
     /// UUID of the cluster, "" on a fabric of one node.
     pub cluster_uuid: Arc<str>,
-    /// The clique within the cluster.
     pub clique: Arc<str>,
 }
 
@@ -140,7 +130,6 @@ named! {
         /// The host's, which it shares, as GB10 and Jetson do.
         Unified = "unified",
     }
-    /// The value of the `memory` label.
     fn name
 }
 
@@ -148,17 +137,14 @@ named! {
     /// What provides a reading: a kind of driver call, or what stands in for one.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Via {
-        /// The batched field call.
         Field = "field",
         Call = "call",
-        /// The difference of two GPM samples.
         Gpm = "gpm",
         /// The sum over the processes on the GPU.
         Processes = "processes",
         /// The host's own memory, from `/proc/meminfo`.
         Host = "host",
     }
-    /// The value of the `source` label.
     fn name
 }
 
@@ -176,7 +162,6 @@ pub struct InstanceId {
     pub compute_instance: u32,
 }
 
-/// Static properties of a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceIdentity {
     pub id: InstanceId,
@@ -233,12 +218,9 @@ impl PciAddress {
     }
 }
 
-/// The GPU of an event, as its source names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GpuName {
-    /// By UUID, in events of the driver.
     Uuid(Arc<str>),
-    /// By PCI address, in the kernel's log.
     Pci(PciAddress),
 }
 
@@ -250,13 +232,11 @@ pub enum XidSource {
     KernelLog,
 }
 
-/// XIDs of one code on one GPU, from one source, since the source was last asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XidCount {
     pub gpu: GpuName,
     pub xid: u32,
     pub source: XidSource,
-    /// The GPU instance, where the source names one.
     pub gpu_instance: Option<u32>,
     pub compute_instance: Option<u32>,
     pub count: u64,
@@ -276,16 +256,13 @@ pub struct Sxid {
 }
 
 impl Sxid {
-    /// The value of the `severity` label.
     pub const fn severity(&self) -> &'static str {
         if self.is_fatal { "fatal" } else { "non_fatal" }
     }
 }
 
-/// SXIDs of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SxidCount {
-    /// Switch, code and severity.
     pub sxid: Sxid,
     pub count: u64,
     pub last: Utc,
@@ -294,10 +271,8 @@ pub struct SxidCount {
 /// A driver event of a GPU other than an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Notice {
-    /// An uncorrectable memory error.
     EccUncorrectable,
     MigChanged,
-    /// A storm of correctable memory errors.
     EccStorm,
     /// A part of its memory was marked for replacement.
     MemoryRetired,
@@ -307,9 +282,7 @@ pub enum Notice {
     PoisonContained,
     /// Bad data was used, and not contained.
     PoisonFatal,
-    /// It cannot be used any more.
     Unavailable,
-    /// What it needs to recover has changed.
     RecoveryChanged,
 }
 

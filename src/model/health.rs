@@ -23,7 +23,6 @@ named! {
         /// It must not be used as it is.
         Failed = "failed",
     }
-    /// The value of the `state` label.
     fn name
 }
 
@@ -33,14 +32,10 @@ named! {
     pub enum Remedy {
         #[default]
         None = "none",
-        /// Look at the application that failed, and restart it.
         RestartApp = "restart_app",
-        /// Update driver or firmware.
         UpdateSoftware = "update_software",
         ContactSupport = "contact_support",
-        /// Check fans, airflow and inlet temperature.
         CheckAirflow = "check_airflow",
-        /// Check power, cooling, cables and seating.
         CheckMechanicals = "check_mechanicals",
         /// Let running work end and place no more.
         Drain = "drain",
@@ -50,7 +45,6 @@ named! {
         RebootNode = "reboot_node",
         Replace = "replace",
     }
-    /// The word in JSON and on the command line.
     fn name
 }
 
@@ -72,18 +66,14 @@ impl Remedy {
     }
 }
 
-/// A problem of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
     pub rule: &'static str,
-    /// The resulting state of the GPU.
     pub state: HealthState,
-    /// The action that it requests.
     pub remedy: Remedy,
     pub what: &'static str,
     /// What was observed, with numbers.
     pub evidence: Arc<str>,
-    /// Since when.
     pub since: Utc,
     pub clears: &'static str,
 }
@@ -92,7 +82,6 @@ pub struct Reason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StickyFault {
     pub rule: Arc<str>,
-    /// Since when.
     pub since: Utc,
     /// Number of driver notices; 0 where it comes from XIDs.
     pub count: u64,
@@ -105,7 +94,6 @@ pub struct StickyFault {
 pub struct Verdict {
     /// The worst of its reasons.
     pub state: HealthState,
-    /// The remedy of the worst of its reasons.
     pub remedy: Remedy,
     /// All reasons, the worst first.
     pub reasons: Vec<Reason>,

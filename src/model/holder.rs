@@ -54,7 +54,6 @@ impl HolderId {
         self.0.split_once(VERSION).map_or(&self.0, |(name, _)| name)
     }
 
-    /// The same as a shared text.
     pub fn workload(&self) -> Arc<str> {
         if self.name().len() == self.0.len() { Arc::clone(&self.0) } else { self.name().into() }
     }
@@ -64,7 +63,6 @@ impl HolderId {
         self.0.split_once(VERSION).and_then(|(_, version)| version.parse().ok()).unwrap_or(0)
     }
 
-    /// That version of the same workload.
     #[must_use]
     pub fn with_version(&self, version: u64) -> Self {
         match version {
@@ -79,7 +77,6 @@ impl HolderId {
         Self::new(reason.id())
     }
 
-    /// The reason of a remainder that [`HolderId::unattributed`] names.
     pub fn unattributed_reason(&self) -> Option<UnattributedReason> {
         UnattributedReason::ALL.into_iter().find(|reason| reason.id() == self.as_str())
     }
@@ -105,7 +102,6 @@ impl HolderId {
         Some(Self::of(self.kind(), &facts))
     }
 
-    /// Whether it is one of the reserved remainders.
     pub fn is_remainder(&self) -> bool {
         self.0.starts_with(RESERVED)
     }
@@ -136,7 +132,6 @@ impl UnattributedReason {
     /// All reasons, in the order of the page.
     pub const ALL: [Self; 5] = [Self::Container, Self::Pod, Self::Job, Self::Vm, Self::Unknown];
 
-    /// The value of the `reason` label.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -147,7 +142,6 @@ impl UnattributedReason {
         }
     }
 
-    /// The kind of the workloads that are not named for that reason.
     pub const fn workload_kind(self) -> Option<HolderKind> {
         match self {
             Self::Unknown => None,
@@ -177,7 +171,6 @@ fn template(unit: &str) -> Option<String> {
     (!prefix.is_empty() && !instance.is_empty()).then(|| format!("{prefix}@.{suffix}"))
 }
 
-/// A holder with its facts; its kind follows from its id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holder {
     pub id: HolderId,
@@ -212,7 +205,6 @@ impl Holder {
         Self::new(HolderKind::Team, Facts::new([(Fact::Group, id)]))
     }
 
-    /// A systemd unit, with the user it runs as where that is known.
     pub fn unit(unit: &str, user: Option<&str>, uid: Option<u32>) -> Self {
         let texts = [(Fact::Unit, unit), (Fact::User, user.unwrap_or_default())];
         let mut facts = Facts::new(texts).with_uid(uid);

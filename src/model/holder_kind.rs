@@ -16,7 +16,6 @@ use super::{HolderId, PodLabel};
 /// Declares [`Fact`]: variant, name in the ledger's JSON, label of `gpu_workload_info`, meaning of that label.
 macro_rules! facts {
     ($($fact:ident $name:literal $label:literal $meaning:literal,)*) => {
-        /// Something known of a holder beside its id.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Fact {
             $(#[doc = $meaning] $fact,)*
@@ -26,12 +25,10 @@ macro_rules! facts {
             /// All facts, in the order of their labels.
             pub const ALL: &[Self] = &[$(Self::$fact),*];
 
-            /// The key in the ledger's JSON.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$fact => $name),* }
             }
 
-            /// The label of `gpu_workload_info`.
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$fact => $label),* }
             }
@@ -79,17 +76,14 @@ macro_rules! holder_kinds {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum HolderKind {
             $($(#[$doc])* $kind,)*
-            /// A reserved remainder, such as `__unallocated__`.
             Remainder,
             /// A kind that this version does not know, in a ledger that another version wrote.
             Other,
         }
 
         impl HolderKind {
-            /// The kinds that have workload ids.
             const WITH_IDS: &[Self] = &[$(Self::$kind),*];
 
-            /// Every value of the `kind` label.
             pub const NAMES: &[&'static str] = &[$($name,)* "remainder", "other"];
 
             /// The value of the `kind` label and, before a colon, the beginning of its workload ids.
@@ -101,7 +95,6 @@ macro_rules! holder_kinds {
                 }
             }
 
-            /// The facts in its workload ids, each with the text before it.
             const fn id_facts(self) -> &'static [(&'static str, Fact)] {
                 match self {
                     $(Self::$kind => &[$(($before, Fact::$fact)),*],)*
@@ -141,9 +134,8 @@ holder_kinds! {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(from = "StoredFacts")]
 pub struct Facts {
-    /// Unix user id.
     pub uid: Option<u32>,
-    /// When this run of the workload began, in seconds of the wall clock: it tells a requeued job from the run before.
+    /// When this run of the workload began, in wall-clock seconds: distinguishes a requeued job from its earlier run.
     pub started: Option<u64>,
     texts: Vec<(Fact, Arc<str>)>,
     /// Promoted labels of its pod, by key, each once; none where they are not known.
@@ -160,7 +152,6 @@ impl Facts {
         facts
     }
 
-    /// Sets the Unix user id.
     #[must_use]
     pub fn with_uid(self, uid: Option<u32>) -> Self {
         Self { uid, ..self }
@@ -183,7 +174,6 @@ impl Facts {
         self.pod_labels = Some(labels);
     }
 
-    /// The promoted labels of its pod, by key.
     pub fn pod_labels(&self) -> &[PodLabel] {
         self.pod_labels.as_deref().unwrap_or_default()
     }
@@ -202,12 +192,10 @@ impl Facts {
         Some(facts)
     }
 
-    /// The text of a fact, if it is known.
     pub fn get(&self, fact: Fact) -> Option<&Arc<str>> {
         self.texts.iter().find(|(known, _)| *known == fact).map(|(_, text)| text)
     }
 
-    /// The value of a label of `gpu_workload_info`, if it is known.
     pub fn labelled(&self, label: &str) -> Option<&str> {
         let text = self.iter().find(|(fact, _)| fact.label() == label).map(|(_, text)| text);
         text.or_else(|| self.pod_labels().iter().find(|one| &*one.name == label).map(|one| &*one.value))
@@ -274,12 +262,11 @@ impl From<StoredFacts> for Facts {
 const UNIT_USER: char = '/';
 
 impl HolderId {
-    /// The id of a further user of this unit.
     pub(super) fn with_unit_user(&self, uid: u32) -> Self {
         Self::new(format!("{}{UNIT_USER}{uid}", self.name()))
     }
 
-    /// The unit of which this is a further user.
+    /// The unit itself, where this is the id of a further user of it.
     pub fn shared_unit(&self) -> Option<Self> {
         let (unit, _) = self.name().split_once(UNIT_USER).filter(|_| self.kind() == HolderKind::Unit)?;
         Some(Self::new(unit))
@@ -329,13 +316,11 @@ impl HolderId {
         self.kind().id_facts().iter().any(|(before, _)| !before.is_empty() && rest.starts_with(before))
     }
 
-    /// Whether both are containers of one pod.
     pub fn is_in_pod_of(&self, other: &Self) -> bool {
         let pod = |id: &Self| id.facts().get(Fact::PodUid).cloned();
         self.kind() == HolderKind::Pod && other.kind() == HolderKind::Pod && pod(self) == pod(other)
     }
 
-    /// The kind, and the text after its name.
     fn parse(&self) -> (HolderKind, &str) {
         if self.is_remainder() {
             return (HolderKind::Remainder, "");

@@ -7,9 +7,7 @@ use super::{HolderId, named};
 /// A share of a slot, frozen when granted; `numerator <= denominator`, `denominator > 0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Fraction {
-    /// Parts granted.
     pub numerator: u32,
-    /// Parts of the whole slot.
     pub denominator: u32,
 }
 
@@ -65,7 +63,6 @@ named! {
         /// Presence of a process (`attribution.presence`), granted again at each change.
         Presence = "presence",
     }
-    /// The value of the `source` label.
     fn name
 }
 
@@ -73,7 +70,6 @@ named! {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holding {
     pub holder: HolderId,
-    /// How much of the slot.
     pub fraction: Fraction,
     pub source: HoldingSource,
     /// Precedence in a conflict: claims are granted in full in this order. If a claim on the slot has no rank, all

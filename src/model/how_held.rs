@@ -35,12 +35,10 @@ impl HowHeld {
         Self::ALL.into_iter().find(|one| one.name() == name)
     }
 
-    /// Whether presence holds GPUs without a grant.
     pub const fn is_by_presence(self) -> bool {
         matches!(self, Self::Presence | Self::NothingGrants)
     }
 
-    /// How GPUs are held, in a clause, and why.
     pub fn describe(self) -> String {
         let (setting, reason) = match self {
             Self::Presence => ("true", ""),
@@ -60,7 +58,6 @@ impl HowHeld {
         format!("GPUs are held {rule} (attribution.presence: {setting}{reason})")
     }
 
-    /// What to set for another rule.
     pub const fn advice(self) -> &'static str {
         match self {
             Self::Presence | Self::NothingGrants => {

@@ -7,7 +7,6 @@ use serde::Deserialize;
 #[serde(untagged)]
 pub enum IntegerJson {
     Text(String),
-    /// As others may write it.
     Number(u64),
 }
 
@@ -49,7 +48,6 @@ pub mod integer {
     }
 }
 
-/// An integer, or null.
 pub mod optional_integer {
     use std::fmt::Display;
     use std::str::FromStr;

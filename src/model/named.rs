@@ -13,7 +13,6 @@ macro_rules! named {
         pub enum $Enum { $($(#[$of_variant])* $Variant,)* }
 
         impl $Enum {
-            /// All of them, in their order.
             pub const ALL: [Self; [$($text),*].len()] = [$(Self::$Variant),*];
 
             $(#[$of_name])*

@@ -1,6 +1,5 @@
 //! Patterns of the configuration, in which `*` stands for any characters and `?` for one.
 
-/// Some pods of Kubernetes, by patterns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodPattern {
     pub namespace: String,

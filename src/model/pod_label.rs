@@ -23,7 +23,6 @@ impl PodLabel {
         Self { key: key.into(), value: value.into(), name: Self::name_of(key).into() }
     }
 
-    /// The label of `gpu_workload_info`, and its value.
     pub fn name_and_value(&self) -> (&str, &str) {
         (&self.name, &self.value)
     }

@@ -13,7 +13,6 @@ pub struct Tariff {
     pub class: Arc<str>,
 }
 
-/// Price of a GPU-hour.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Price {
     pub tariff: Tariff,

@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 
-/// The most characters of a name that are shown.
 const LONGEST_NAME: usize = 120;
 
 /// Whether a terminal would act on the character, or show what stands around it in another order or not at all.
@@ -32,7 +31,6 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     escaped.into()
 }
 
-/// Several lines, each of them [`printable`].
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     if !text.contains(|character| is_dangerous(character) && character != '\n') {
         return text.into();
@@ -40,7 +38,7 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n").into()
 }
 
-/// A name from outside: [`printable`], and cut at 120 characters, of which the last is then an ellipsis.
+/// A name from outside: [`printable`], and cut at 120 characters, the last one then being an ellipsis.
 pub fn shown(name: &str) -> Cow<'_, str> {
     let name = printable(name);
     match name.char_indices().nth(LONGEST_NAME) {
@@ -49,7 +47,6 @@ pub fn shown(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Two digits for each byte.
 pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 pub enum Unit {
     /// Seconds, kept as nanoseconds.
     Seconds,
-    /// Bytes.
     Bytes,
     /// Joules, kept as microjoules.
     Joules,
@@ -23,7 +22,6 @@ pub enum Unit {
     Ratio,
     /// Money, kept as nano-units of the currency that the series names.
     Money,
-    /// A number without a unit.
     None,
 }
 
@@ -75,11 +73,9 @@ quantity! {
     Nanoseconds(u64)
 }
 quantity! {
-    /// Energy in microjoules.
     Microjoules(u64)
 }
 quantity! {
-    /// Memory in bytes.
     Bytes(u64)
 }
 quantity! {
@@ -116,7 +112,6 @@ macro_rules! sum {
 /// Sums that are read from a text are smaller, so that 4 billion of them can be added.
 const MOST_READ: u128 = 1 << 96;
 
-/// A text that is no sum of time or energy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is not an integer from 0 to 2^96")]
 pub struct SumOutOfRange;
@@ -138,10 +133,8 @@ impl TimeSum {
 }
 
 impl Nanoseconds {
-    /// One second.
     pub const SECOND: Self = Self(1_000_000_000);
 
-    /// The sum; none where it has more than 64 bits.
     pub const fn checked_add(self, other: Self) -> Option<Self> {
         match self.0.checked_add(other.0) {
             Some(sum) => Some(Self(sum)),
@@ -149,12 +142,10 @@ impl Nanoseconds {
         }
     }
 
-    /// The same span for the standard library's timers.
     pub const fn duration(self) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0)
     }
 
-    /// Whole seconds as nanoseconds.
     pub const fn from_seconds(seconds: u64) -> Self {
         Self(seconds * Self::SECOND.0)
     }

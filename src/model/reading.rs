@@ -6,7 +6,6 @@ use super::named;
 pub type Reading = Result<i64, Absence>;
 
 named! {
-    /// Why a reading has no value.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum Absence {
         /// The board does not support it; permanent until the driver is loaded again.
@@ -19,16 +18,13 @@ named! {
         Lost = "lost",
         /// The driver was unloaded, or loaded again since the library was initialised.
         DriverGone = "driver_gone",
-        /// The driver returned an error that may be temporary.
         Failed = "failed",
-        /// The value was outside its plausible range.
         Rejected = "rejected",
         /// Nothing has been read yet, or a pair of samples is still incomplete.
         NotYet = "not_yet",
         /// The last value is older than two ticks of its tier and is withheld.
         Stale = "stale",
     }
-    /// The value of the `reason` label.
     fn reason
 }
 

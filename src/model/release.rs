@@ -2,7 +2,6 @@
 
 use super::Utc;
 
-/// Until when the driver is released, and by whom.
 #[derive(Clone, Copy, Debug)]
 pub struct Release {
     /// When the agent uses the driver again without being asked.
@@ -12,7 +11,6 @@ pub struct Release {
 }
 
 impl Release {
-    /// Until when, and who asked for it.
     pub fn words(self) -> String {
         let user = if self.user == 0 { "root".to_owned() } else { format!("user {}", self.user) };
         format!(" until {:.0}, asked for by {user}", self.until)

@@ -13,13 +13,11 @@ use super::{
     Utc, Verdict,
 };
 
-/// Everything known at the end of one tick.
 #[derive(Debug)]
 pub struct Snapshot {
     /// Counts the snapshots of this process.
     pub sequence: u64,
     pub at: Stamp,
-    /// Who and what has series.
     pub roster: Arc<Roster>,
     /// When the agent's own counters began.
     pub started: Utc,
@@ -27,11 +25,8 @@ pub struct Snapshot {
     pub ledger_started: Option<Utc>,
     /// Parallel to [`Roster::gpus`].
     pub gpus: Vec<GpuState>,
-    /// Whether presence holds GPUs without a grant, and why.
     pub how_held: HowHeld,
-    /// What was used in the last hour, and which part of it nobody held.
     pub last_hour: HourlyUse,
-    /// Claims that do not fit together, for each GPU that has any.
     pub conflicts: Vec<HoldingConflict>,
     /// SXIDs of the node's NVSwitches since the agent's start.
     pub sxids: Vec<SxidCount>,
@@ -65,7 +60,6 @@ impl Snapshot {
     }
 }
 
-/// What to do about [`HoldingConflict`].
 pub const CONFLICT_ADVICE: &str = "let one scheduler grant the GPU: take it out of Slurm's gres.conf, or out of the kubelet's device plugin";
 
 /// Workloads whose claims on a GPU have one rank and do not fit together.
@@ -75,7 +69,6 @@ pub struct HoldingConflict {
     pub workloads: Vec<Arc<str>>,
 }
 
-/// What workloads and remainders used in the windows of the last hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HourlyUse {
     pub used: Nanoseconds,
@@ -102,7 +95,6 @@ pub struct Roster {
     pub prices: Arc<[Option<Price>]>,
     /// Tenants that are charged something in this month, or have a budget.
     pub month_costs: Arc<[MonthCostEntry]>,
-    /// Monthly budgets, by tenant.
     pub budgets: Arc<[BudgetEntry]>,
     /// The agent's own series, in the order of the catalogue's families.
     pub agent: Arc<[AgentEntry]>,
@@ -111,12 +103,9 @@ pub struct Roster {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuEntry {
     pub id: GpuId,
-    /// The index as a label value.
     pub index: Arc<str>,
-    /// Its last known static properties.
     pub identity: Arc<GpuIdentity>,
     pub instances: Vec<InstanceEntry>,
-    /// Families that it does not support, by name, with the reason.
     pub unsupported: Vec<(&'static str, Absence)>,
     /// XIDs that were seen, ascending, with the number as a label value.
     pub xids: Vec<(u32, Arc<str>)>,
@@ -126,13 +115,10 @@ pub struct GpuEntry {
     pub activity_source: Option<&'static str>,
 }
 
-/// A MIG instance on the roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceEntry {
     pub identity: InstanceIdentity,
-    /// The GPU instance id as a label value.
     pub gpu_instance: Arc<str>,
-    /// The compute instance id as a label value.
     pub compute_instance: Arc<str>,
 }
 
@@ -142,7 +128,6 @@ pub struct ProcessEntry {
     pub gpu: usize,
     /// The GPU instance as a label value, "" on a GPU without MIG.
     pub gpu_instance: Arc<str>,
-    /// The pid as a label value.
     pub pid: Arc<str>,
     /// Its name in the kernel, "" if unknown.
     pub process: Arc<str>,
@@ -156,7 +141,6 @@ impl ProcessEntry {
     pub const OTHERS: &str = "other";
 }
 
-/// The account of a tenant or a workload on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountEntry {
     /// The tenant, a remainder, or the workload's id.
@@ -167,7 +151,6 @@ pub struct AccountEntry {
     pub gpu_instance: Arc<str>,
 }
 
-/// What a tenant is charged in a month.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonthCostEntry {
     pub tenant: Arc<str>,
@@ -176,7 +159,6 @@ pub struct MonthCostEntry {
     pub currency: Arc<str>,
 }
 
-/// The monthly budget of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetEntry {
     pub tenant: Arc<str>,
@@ -207,7 +189,6 @@ pub struct HoldingEntry {
     pub since: Utc,
 }
 
-/// A workload that holds or uses a GPU now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadEntry {
     pub workload: Arc<str>,
@@ -216,16 +197,13 @@ pub struct WorkloadEntry {
     pub facts: Facts,
 }
 
-/// One of the agent's own series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentEntry {
-    /// The family's name in the catalogue.
     pub family: &'static str,
     /// Label names and values, in the family's order.
     pub labels: Vec<(&'static str, Arc<str>)>,
 }
 
-/// A GPU at one tick.
 #[derive(Debug)]
 pub struct GpuState {
     /// Whether the driver lists it.
@@ -236,7 +214,6 @@ pub struct GpuState {
     pub fresh: [bool; 3],
     /// The agent's own totals, by the catalogue's integral number, each in its family's unit.
     pub integrals: Vec<Reading>,
-    /// The agent's totals of each GPU instance, by its id.
     pub instances: BTreeMap<u32, InstanceCounters>,
     /// Time busy since the agent's start, in nanoseconds, as the account sees activity.
     pub busy: Reading,
@@ -249,7 +226,6 @@ pub struct GpuState {
     pub slot: Reading,
     /// Slot time of each GPU instance that was ever in the account, by id.
     pub instance_slots: Arc<[(Arc<str>, i64)]>,
-    /// The driver call that has not returned, and for how long.
     pub in_flight: Option<(&'static str, Nanoseconds)>,
     /// Parallel to [`GpuEntry::xids`].
     pub xids: Vec<SeenXid>,
@@ -262,7 +238,6 @@ pub struct GpuState {
     pub dcgm: Option<DcgmState>,
 }
 
-/// What was seen of an XID code on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenXid {
     pub count: u64,
@@ -271,7 +246,6 @@ pub struct SeenXid {
     pub gpu_instance: Option<u32>,
 }
 
-/// How many reasons for the current clocks NVML has.
 pub const CLOCK_EVENT_COUNT: usize = 9;
 
 /// What the page with dcgm-exporter's names shows of a GPU beside the catalogue's values.
@@ -317,7 +291,6 @@ impl GpuState {
     }
 }
 
-/// A process at one tick.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessState {
     /// Bytes, then shares of time by engine in billionths, by [`crate::model::catalogue::ProcessValue`] order.
@@ -332,23 +305,19 @@ pub struct AccountState {
     pub values: [Option<i128>; 12],
 }
 
-/// A holding at one tick.
 #[derive(Clone, Copy, Debug)]
 pub struct HoldingState {
     /// The share granted, without those that are nested in it.
     pub fraction: Fraction,
 }
 
-/// A value of one of the agent's own series.
 #[derive(Clone, Debug)]
 pub enum AgentNumber {
     /// An integer of the family's unit.
     Integer(i64),
-    /// Observations in buckets.
     Histogram(Arc<Histogram>),
 }
 
-/// Observations in buckets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     /// Upper bounds in seconds, ascending, without the infinite one.

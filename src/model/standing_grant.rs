@@ -12,12 +12,11 @@ pub struct StandingGrant {
     /// On which GPUs; a GPU that several of these select counts once.
     pub gpus: Vec<GpuSelector>,
     pub fraction: Fraction,
-    /// Who holds it, and whom it covers.
     pub selector: Selector,
     pub version: u64,
 }
 
-/// Nothing for nobody: what of a grant is not read yet, or malformed.
+/// Nothing held by nobody: the parts of a grant that are not read yet or are malformed.
 impl Default for StandingGrant {
     fn default() -> Self {
         Self {
@@ -36,30 +35,26 @@ pub enum Selector {
     /// A Unix user, with the units that run as that user.
     User(String),
     /// The same by uid, with the name that is known for it, else the number.
-    Uid { uid: u32, name: Arc<str> },
+    Uid {
+        uid: u32,
+        name: Arc<str>,
+    },
     /// A systemd unit, or a template with all its instances.
     Unit(String),
     /// A Unix group, with what its members run.
     Group {
         name: String,
-        /// The uids of known members.
         members: Arc<BTreeSet<u32>>,
     },
-    /// The pods of a namespace of Kubernetes.
     Namespace(String),
-    /// Several Unix users, with what they run.
     Team {
-        /// The name under which they hold together.
         name: String,
-        /// Members given by name.
         users: BTreeSet<String>,
-        /// Members given by uid.
         uids: BTreeSet<u32>,
     },
 }
 
 impl Selector {
-    /// A team without members.
     pub const NOBODY: Self =
         Self::Team { name: String::new(), users: BTreeSet::new(), uids: BTreeSet::new() };
 }

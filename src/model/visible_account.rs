@@ -4,18 +4,14 @@ use std::sync::Arc;
 
 use super::Fact;
 
-/// The part of the account that a reader may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VisibleAccount {
     Everything,
-    /// The lines of these tenants.
     Tenants(Vec<String>),
-    /// The lines of holders that this Unix user runs.
     OfUser(Arc<str>),
 }
 
 impl VisibleAccount {
-    /// Whether the lines of a holder are shown, by its tenant and its facts.
     pub fn shows<'a>(&self, tenant: &str, fact: impl Fn(Fact) -> Option<&'a str>) -> bool {
         match self {
             Self::Everything => true,

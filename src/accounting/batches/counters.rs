@@ -9,17 +9,14 @@ use crate::model::{Amounts, HolderId, Row, Tariff, Utc};
 /// Key of a counter: a holder on a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CounterKey {
-    /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// Id of the GPU instance; none for a whole GPU, and for time of a MIG GPU that is no instance's.
     pub gpu_instance: Option<u32>,
     pub holder: HolderId,
 }
 
-/// Key of a sum of counters: a tenant on a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TenantKey {
-    /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// Id of the GPU instance; none for a whole GPU, and for time of a MIG GPU that is no instance's.
     pub gpu_instance: Option<u32>,
@@ -27,17 +24,14 @@ pub struct TenantKey {
 }
 
 impl CounterKey {
-    /// The key of a holder on a whole GPU.
     pub const fn of_gpu(gpu: Arc<str>, holder: HolderId) -> Self {
         Self { gpu, gpu_instance: None, holder }
     }
 
-    /// The key of the counter to which an account row is added.
     pub fn of_row(gpu: &Arc<str>, row: &Row) -> Self {
         Self { gpu: Arc::clone(gpu), gpu_instance: row.slot.gpu_instance, holder: row.holder.clone() }
     }
 
-    /// The key of a tenant on the same slot.
     pub fn with_tenant(&self, tenant: &Arc<str>) -> TenantKey {
         TenantKey { gpu: Arc::clone(&self.gpu), gpu_instance: self.gpu_instance, tenant: Arc::clone(tenant) }
     }
@@ -65,7 +59,6 @@ pub struct AccruedCost {
 }
 
 impl HolderCounter {
-    /// Adds the amounts of another one.
     pub fn add(&mut self, other: &Self) {
         self.amounts.add(&other.amounts);
         for (tariff, cost) in &other.costs {

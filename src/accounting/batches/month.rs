@@ -13,19 +13,16 @@ const MOST_TENANTS: usize = 4_096;
 /// What each tenant is charged in a month so far. A bill of the same time has the same amounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonthCosts {
-    /// The month.
     pub month: Month,
     /// By tenant and currency.
     costs: BTreeMap<(Arc<str>, Arc<str>), ExactMoney>,
 }
 
 impl MonthCosts {
-    /// A month in which nothing is charged yet.
     pub const fn new(month: Month) -> Self {
         Self { month, costs: BTreeMap::new() }
     }
 
-    /// Adds what tenants are charged in priced lines.
     pub fn charge(&mut self, lines: &[BillLine], schedule: &RateSchedule) {
         for line in lines.iter().filter(|line| line.exact != ExactMoney::ZERO) {
             if let Some(currency) = schedule.currency_of(&line.rates) {
@@ -34,7 +31,6 @@ impl MonthCosts {
         }
     }
 
-    /// Adds what was charged in other windows of the month.
     pub fn extend(&mut self, other: Self) {
         for ((tenant, currency), money) in other.costs {
             self.add(tenant, &currency, money);
@@ -50,17 +46,14 @@ impl MonthCosts {
         *sum = sum.saturating_plus(money);
     }
 
-    /// Whether nothing is charged.
     pub fn is_empty(&self) -> bool {
         self.costs.is_empty()
     }
 
-    /// Tenant, currency and amount of all.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, ExactMoney)> {
         self.costs.iter().map(|((tenant, currency), money)| (tenant, currency, *money))
     }
 
-    /// What a tenant is charged in a currency.
     pub fn of(&self, tenant: &Arc<str>, currency: &Arc<str>) -> ExactMoney {
         self.costs.get(&(Arc::clone(tenant), Arc::clone(currency))).copied().unwrap_or_default()
     }

@@ -23,15 +23,12 @@ pub struct Recovered {
     pub last_commit: Utc,
     /// Copy of the file with its older schema, if it was upgraded.
     pub upgraded_from: Option<PathBuf>,
-    /// The account's time axis in this boot.
     pub timeline: AccountTimeline,
     /// This boot; nothing is bridged from an earlier one.
     pub boot: Boot,
     /// Whether its filesystem survives a restart of the container and of the node.
     pub durable: bool,
-    /// The GPUs, by UUID.
     pub gpus: BTreeMap<Arc<str>, RecoveredGpu>,
-    /// The last attachment of each GPU.
     pub inventory: Vec<Expected>,
     /// Whether a pod or job of a scheduler has ever held a GPU in it.
     pub has_scheduled: bool,
@@ -39,7 +36,6 @@ pub struct Recovered {
     pub shares: Vec<RecoveredShare>,
     /// Sticky faults stored in this boot, by GPU.
     pub sticky_faults: Vec<StickyFaults>,
-    /// XID errors, by GPU that has had any.
     pub xids: Vec<XidSums>,
     /// The last known user name of each uid, limited to the latest ones.
     pub users: Vec<(u32, Arc<str>)>,
@@ -51,7 +47,6 @@ pub struct Recovered {
     /// For each tenant with one of these, the sum of its other counters.
     pub unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     pub rates: Arc<RateSchedule>,
-    /// The recorded versions of the tenant rules.
     pub tenant_rules: Arc<RuleSchedule>,
     /// GPU time settled - the sum of all held counters, in nanoseconds; must be 0.
     pub imbalance: i128,
@@ -60,32 +55,23 @@ pub struct Recovered {
 /// A share of a slot that a scheduler had granted when the account was last written.
 #[derive(Clone, Debug)]
 pub struct RecoveredShare {
-    /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// Id of the GPU instance; none for a whole GPU.
     pub gpu_instance: Option<u32>,
-    /// To whom it was granted.
     pub holder: Holder,
-    /// The share of the slot.
     pub fraction: Fraction,
     pub source: HoldingSource,
 }
 
-/// State of the account of one GPU.
 #[derive(Clone, Debug)]
 pub struct RecoveredGpu {
-    /// The GPU, with its last index.
     pub gpu: GpuId,
     pub model: Arc<str>,
     /// End of the account: the next window begins here.
     pub settled_until: Utc,
-    /// GPU time settled since the account began.
     pub slot: Nanoseconds,
-    /// Slot time settled of each GPU instance, by id.
     pub instances: BTreeMap<u32, Nanoseconds>,
-    /// The carries after the last window.
     pub carry: Carry,
-    /// The weights of the last window.
     pub weights: BTreeMap<HolderId, u64>,
     /// Raw spans from `settled_until` on, with unobserved spans in gaps.
     pub spans: Vec<Span>,

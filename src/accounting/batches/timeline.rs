@@ -26,7 +26,6 @@ pub struct AccountTimeline {
     pub offset: i64,
 }
 
-/// When the kernel started, and when an agent first opened the ledger under it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
     /// Account time of the boot.
@@ -36,7 +35,6 @@ pub struct Boot {
 }
 
 impl AccountTimeline {
-    /// An axis that follows the wall clock of this moment.
     pub const fn starting(now: Stamp) -> Self {
         Self { offset: now.utc.0.wrapping_sub(now.boottime.0).cast_signed() }
     }
@@ -55,7 +53,6 @@ impl AccountTimeline {
         Some(Self::starting(Stamp { utc: latest.max(last.unwrap_or_default()), ..now }))
     }
 
-    /// Account time of a moment of this boot.
     pub const fn at(self, boottime: Nanoseconds) -> Utc {
         Utc(boottime.0.saturating_add_signed(self.offset))
     }

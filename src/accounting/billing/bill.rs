@@ -27,10 +27,8 @@ pub struct Bill {
     /// Name of the node; empty where it is unknown.
     #[serde(default)]
     pub node: String,
-    /// The cluster to which the node belongs.
     #[serde(default)]
     pub cluster: Option<String>,
-    /// The nodes, in a bill over exports of many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<Fleet>,
     /// How GPUs are held on the node where no grant names them; absent where it is not known, where it became so after the
@@ -48,7 +46,6 @@ pub struct Bill {
     pub invoice_issuer: Option<String>,
     #[serde(default)]
     pub simulated: bool,
-    /// First minute.
     #[serde(with = "json::time")]
     pub from: Utc,
     /// End of the last minute: as asked for, or `closed_until` where that is earlier.
@@ -57,7 +54,6 @@ pub struct Bill {
     /// First minute in the time zone of the machine where the bill is made.
     #[serde(default)]
     pub from_local: String,
-    /// End of the last minute in that time zone.
     #[serde(default)]
     pub to_local: String,
     #[serde(default)]
@@ -65,7 +61,6 @@ pub struct Bill {
     /// The requested end in that time zone, where the bill ends earlier because later minutes are not closed yet.
     #[serde(default)]
     pub asked_to: Option<String>,
-    /// Every GPU's minutes are closed up to this time.
     #[serde(with = "json::time")]
     pub closed_until: Utc,
     /// Whether it has lines of some tenants only. Then sums are of these lines, and GPUs are theirs.
@@ -76,7 +71,6 @@ pub struct Bill {
     /// The rates that were in force, in order of their begin.
     #[serde(default)]
     pub rates: Vec<BillRate>,
-    /// The terms under which a tenant of a line is charged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub terms: Vec<BillTerms>,
     /// Whether the prices are gpumeter's example prices instead of the operator's.
@@ -93,13 +87,10 @@ pub struct Bill {
     /// Monthly budgets of the tenants of the lines: those of the month in which the bill ends.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenant_budgets: BTreeMap<String, TenantBudget>,
-    /// Totals by GPU.
     pub gpus: Vec<BillGpu>,
-    /// Sums that were computed separately and must agree.
     pub reconciliation: Reconciliation,
 }
 
-/// Claims on a GPU that did not fit together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimConflict {
     #[serde(flatten, with = "GpuIdJson")]
@@ -138,10 +129,8 @@ pub fn only_bill(bills: Vec<Bill>) -> Result<Bill, SeveralCurrencies> {
     })
 }
 
-/// The nodes of a bill over exports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fleet {
-    /// How many nodes reported in the period.
     pub nodes: u64,
     pub clusters: Vec<String>,
     /// What a reader must know about the exports, such as nodes that are behind.
@@ -162,18 +151,15 @@ pub struct Fleet {
     pub usage: Vec<WorkloadUsage>,
 }
 
-/// A day of a GPU that two ledgers held at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuConflict {
-    /// UUID.
     pub gpu: String,
     /// The date in UTC.
     pub date: String,
-    /// The ledgers with an account of the GPU on that day.
     pub ledgers: Vec<ConflictingLedger>,
 }
 
-/// A ledger that a day of a GPU is set aside of.
+/// A ledger whose time of a GPU on one day is set aside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConflictingLedger {
     /// Its id and node, `ID of NODE`.
@@ -190,7 +176,6 @@ impl std::fmt::Display for GpuConflict {
     }
 }
 
-/// A rate, and the time or energy under it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BillRate {
     /// Its number in the ledger, to which lines refer.
@@ -201,7 +186,6 @@ pub struct BillRate {
     #[serde(with = "json::money")]
     pub price: Money,
     pub class: String,
-    /// The GPUs or instances that it prices.
     #[serde(default)]
     pub selector: RateSelector,
     /// Begin of the rate, possibly before the bill; absent for one that was always in force.
@@ -249,15 +233,12 @@ impl BillRate {
     }
 }
 
-/// Terms that hold for a tenant of a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BillTerms {
     /// Their number in the ledger, to which lines refer.
     #[serde(with = "json::integer")]
     pub id: i64,
-    /// The tenant, or the pattern of tenants.
     pub tenant: String,
-    /// What is charged, in words.
     pub terms: String,
     /// Begin of the terms; absent for terms that always held.
     #[serde(default, with = "json::optional_time")]
@@ -277,13 +258,13 @@ pub struct LineRates {
 }
 
 impl LineRates {
-    /// What tells the lines of `__terms__` apart: energy has no terms.
+    /// The numbers that distinguish lines of `__terms__`; energy has no terms.
     #[must_use]
     pub const fn of_terms(self) -> Self {
         Self { energy: None, carbon: None, ..self }
     }
 
-    /// What tells the lines of `__rate_variance__` apart.
+    /// The numbers that distinguish lines of `__rate_variance__`.
     pub const fn of_variance(self) -> Self {
         Self { time: self.time, energy: None, carbon: None, terms: None }
     }
@@ -298,12 +279,11 @@ pub struct BillLine {
     pub labels: BTreeMap<String, String>,
     pub gpu: GpuId,
     pub slot: SlotId,
-    /// Its node, in bills over exports that tell nodes apart.
+    /// Its node, in bills over exports that distinguish nodes.
     pub node: Option<Arc<NodeIdentity>>,
     /// The local date, in bills by day.
     pub day: Option<String>,
     pub rates: LineRates,
-    /// What the holder held, used and drew.
     pub amounts: Amounts,
     /// Whether the GPU's energy was measured; if not, the energy in `amounts` is meaningless.
     pub has_energy: bool,
@@ -311,7 +291,6 @@ pub struct BillLine {
     pub grade: Grade,
     /// `Bridged` if any minute was.
     pub method: Method,
-    /// Whether any minute is a share of merged windows.
     pub coarse: bool,
     /// The coarsest activity source of each minute, each once.
     pub sources: Vec<ActivitySource>,
@@ -322,11 +301,9 @@ pub struct BillLine {
     pub unpriced: Nanoseconds,
     /// Money of the charged time and of the energy; none where no price was in force in the whole bill.
     pub money: Option<Money>,
-    /// The same before it was rounded.
     pub exact: ExactMoney,
     /// The part of `money` that is for energy; none where energy has no price of its own, or was not measured.
     pub energy_money: Option<Money>,
-    /// The same before it was rounded.
     pub exact_energy: ExactMoney,
     /// Grams of CO2e of its energy; none where its energy was not measured, or the grams per kWh are not configured.
     pub emissions: Option<Money>,
@@ -359,7 +336,6 @@ pub struct BillGpu {
     pub energy_money: ExactMoney,
 }
 
-/// GPU time under one rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
     /// The number of the rate; none where no rate was in force.
@@ -369,7 +345,6 @@ pub struct Interval {
     pub money: ExactMoney,
 }
 
-/// Sums that were computed separately and must agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reconciliation {
     #[serde(rename = "slot_ns", with = "json::integer")]
@@ -389,7 +364,6 @@ pub struct Reconciliation {
 }
 
 impl BillLine {
-    /// A line without time.
     pub fn empty(gpu: GpuId, holder: HolderId) -> Self {
         Self { gpu, holder, ..Self::default() }
     }
@@ -461,7 +435,6 @@ impl BillGpu {
         Ok(())
     }
 
-    /// Its time without a rate.
     pub fn unpriced(&self) -> Nanoseconds {
         self.intervals.iter().filter(|interval| interval.rate.is_none()).map(|interval| interval.slot).sum()
     }
@@ -578,7 +551,6 @@ impl Bill {
         lines
     }
 
-    /// Removes what is known of tenants that have no line.
     pub fn keep_tenants(&mut self) {
         let tenants: BTreeSet<&str> = self.lines.iter().map(|line| &*line.tenant).collect();
         self.tenant_attributes.retain(|tenant, _| tenants.contains(&**tenant));
@@ -625,7 +597,6 @@ impl Bill {
         self.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum()
     }
 
-    /// Whether every sum agrees.
     pub fn is_balanced(&self) -> bool {
         let proof = &self.reconciliation;
         (proof.imbalance, proof.imbalance_money) == (0, Money(0))
@@ -744,7 +715,6 @@ impl BillRate {
         }
     }
 
-    /// Whether it is of the built-in book.
     pub fn is_example(&self) -> bool {
         self.class.starts_with(EXAMPLE)
     }

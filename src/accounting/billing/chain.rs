@@ -12,46 +12,30 @@ use super::statement::{
 };
 use crate::model::Utc;
 
-/// Why a document does not belong where it is in its chain.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ChainError {
     #[error("its number is {0:?}, and documents are numbered 0001, 0002 and so on")]
     Number(String),
-    /// Another document has the number.
     #[error("another document has the number {number} too ({digest}); remove the copy")]
-    Copy {
-        number: String,
-        /// The digest of the other one.
-        digest: String,
-    },
-    /// Documents before it are missing.
+    Copy { number: String, digest: String },
     #[error("{} before it; put the missing files back", missing_numbers(*.first, *.last))]
-    Gap {
-        /// The first missing number.
-        first: u32,
-        last: u32,
-    },
-    /// The document before it is not the one that it was written after.
+    Gap { first: u32, last: u32 },
+    /// The document before it differs from the one that it names.
     #[error(
         "it was written after {} with {}, and that is {} now: it was changed and given a new digest; a copy from before restores it",
         .named.number, .named.digest, .found.as_ref().map_or("not there", |found| &found.digest)
     )]
     Before { named: DocumentId, found: Option<DocumentId> },
-    /// It does not name the one before it, which documents before it do.
+    /// It does not name the document before it, although documents before it do.
     #[error(
         "it does not name the document before it, {0}, as the documents before it do; a copy from before restores it"
     )]
     Unlinked(String),
-    /// A document that it refers to is another one.
     #[error(
         "it refers to {} with {}, and that is {} now; a copy from before restores it",
         .named.number, .named.digest, .found.as_ref().map_or("not there", |found| &found.digest)
     )]
-    Reference {
-        named: DocumentId,
-        /// What is there, before it in the chain.
-        found: Option<DocumentId>,
-    },
+    Reference { named: DocumentId, found: Option<DocumentId> },
     /// A statement names a credit that another one names, or not as it was given.
     #[error("it has credit {0}, which statement {1} has already")]
     GrantedTwice(String, String),
@@ -82,12 +66,10 @@ pub fn chain_order(stored: &StoredDocument) -> (u32, &str) {
     (place_of(number).unwrap_or(u32::MAX), number)
 }
 
-/// The number of a document at a place, from 1.
 fn number_of(place: u32) -> String {
     format!("{place:04}")
 }
 
-/// The number of the next document after these.
 pub fn next_number<'a>(documents: impl IntoIterator<Item = &'a StoredDocument>) -> String {
     let places = documents.into_iter().filter_map(|known| place_of(known.document.number()));
     number_of(places.max().unwrap_or(0).saturating_add(1))
@@ -114,7 +96,6 @@ pub fn chain_problems(documents: &[&StoredDocument], is_whole: bool) -> Vec<(usi
     problems
 }
 
-/// What is wrong with numbers, and with the digests of the documents before.
 fn link_problems(documents: &[&StoredDocument], is_whole: bool) -> Vec<(usize, ChainError)> {
     let mut problems = Vec::new();
     let mut last: Option<(u32, &StoredDocument)> = None;
@@ -150,7 +131,6 @@ fn link_problems(documents: &[&StoredDocument], is_whole: bool) -> Vec<(usize, C
     problems
 }
 
-/// The documents of a chain, by number.
 struct KnownDocuments<'a> {
     documents: &'a [&'a StoredDocument],
     is_whole: bool,
@@ -174,7 +154,6 @@ impl<'a> KnownDocuments<'a> {
         self.documents.iter().any(|known| known.document.number() == number)
     }
 
-    /// Checks a credit against its statement and the credits for it before.
     fn credit_problem(&self, place: usize, credit: &Credit) -> Result<(), ChainError> {
         let Some(stored) = self.find(place, &credit.statement)? else { return Ok(()) };
         let Document::Statement(statement) = &stored.document else {
@@ -186,7 +165,7 @@ impl<'a> KnownDocuments<'a> {
         Ok(())
     }
 
-    /// Checks the credits that a statement names. `granted` has the statement of each credit that one named before.
+    /// Checks the credits that a statement names; `granted` has the earlier statement that named each credit.
     fn granted_problem<'b>(
         &self,
         place: usize,
@@ -250,7 +229,6 @@ fn check_nodes<'a>(
     Ok(())
 }
 
-/// The name of the first node that two bills have.
 fn shared_node(own: &BTreeSet<BilledNode<'_>>, others: &BTreeSet<BilledNode<'_>>) -> Option<String> {
     let is_same = |own: &BilledNode<'_>, other: &BilledNode<'_>| {
         // Time that an expected node did not report has no cluster.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::model::{HolderId, Parts, SlotId};
 
-/// What a holder held of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct ChargedSlot<'a> {
     pub slot: &'a SlotId,
@@ -12,7 +11,6 @@ pub struct ChargedSlot<'a> {
     pub parts: &'a Parts,
 }
 
-/// Time for which a holder is charged on a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
     pub slot: SlotId,

@@ -10,7 +10,6 @@ use super::json::{self, GpuIdJson};
 use super::month::TenantBudget;
 use crate::model::{GpuId, NodeIdentity, TimeSum, Utc};
 
-/// What holds for a whole day of a ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DayHeader {
     pub ledger: String,
@@ -22,11 +21,9 @@ pub struct DayHeader {
     pub day: Utc,
     pub revision: DayRevision,
     pub simulated: bool,
-    /// Whether a price was ever configured for the node.
     pub priced: bool,
     /// The currency of all money; none where no price was in force.
     pub currency: Option<String>,
-    /// The rates of the rows, without time and money.
     pub rates: Vec<BillRate>,
     pub terms: Vec<BillTerms>,
     /// Attributes of the tenants of the rows, at the end of the day.
@@ -47,7 +44,6 @@ pub struct DayGpu {
     /// Begin of its account, possibly before the day.
     #[serde(with = "json::time")]
     pub accounted_since: Utc,
-    /// Up to where the rows are complete.
     #[serde(with = "json::time")]
     pub settled_until: Utc,
 }
@@ -64,7 +60,6 @@ pub struct DayRevision {
     /// When the last rate was recorded that concerns the day. Numbers are given again where a ledger is restored from a copy.
     #[serde(with = "json::time")]
     pub rate: Utc,
-    /// When the last terms were recorded that concern it.
     #[serde(with = "json::time")]
     pub terms: Utc,
     /// When the last version of the tenant rules was recorded that concerns it.
@@ -72,10 +67,8 @@ pub struct DayRevision {
     pub rules: Utc,
 }
 
-/// A file of exports that a bill was made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportedFile {
-    /// Its path in the directory of exports.
     pub path: String,
     /// Its digest, `sha256:` and hexadecimal digits.
     pub digest: String,
@@ -84,9 +77,7 @@ pub struct ExportedFile {
 /// A line of a bill of one quarter hour, or of consecutive ones that differ only in amounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DayRow {
-    /// Begin of the first quarter hour.
     pub from: Utc,
-    /// End of the last quarter hour.
     pub to: Utc,
     pub node: Arc<NodeIdentity>,
     /// The rate of the whole GPU, which may differ from that of the line; none where there was none.
@@ -97,7 +88,6 @@ pub struct DayRow {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DayAccount {
-    /// What holds for all rows.
     pub header: DayHeader,
     /// The rows, in any order.
     pub rows: Vec<DayRow>,

@@ -12,7 +12,6 @@ use super::request::{BillRequest, LineDetail};
 use super::schedule::RateSchedule;
 use crate::model::{HolderId, Nanoseconds, NodeIdentity, SlotId, Utc};
 
-/// What tells lines of a bill apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LineKey {
     tenant: String,
@@ -57,7 +56,6 @@ pub struct BillDraft<'a> {
     gpus: BTreeMap<Arc<str>, BillGpu>,
     rates: Vec<BillRate>,
     terms: Vec<BillTerms>,
-    /// The local date of the last line.
     date: Option<(Utc, String)>,
 }
 
@@ -69,7 +67,6 @@ pub struct FileNumbers {
 }
 
 impl FileNumbers {
-    /// A row of the file with the numbers in the draft.
     pub fn of_row(&self, mut row: DayRow) -> DayRow {
         let rate = |id: Option<i64>| id.and_then(|id| self.rates.get(&id).copied());
         let LineRates { time, energy, carbon, terms } = row.line.rates;
@@ -85,7 +82,6 @@ impl FileNumbers {
 }
 
 impl<'a> BillDraft<'a> {
-    /// A bill over many ledgers.
     pub fn new(request: &'a BillRequest) -> Self {
         Self {
             request,
@@ -160,7 +156,6 @@ impl<'a> BillDraft<'a> {
         }
     }
 
-    /// The product name of a GPU.
     pub fn model(&self, uuid: &str) -> &str {
         self.gpus.get(uuid).map_or("", |gpu| &gpu.model)
     }

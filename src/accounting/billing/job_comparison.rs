@@ -10,7 +10,6 @@ use super::json;
 use super::sacct::SacctJob;
 use crate::model::{Fact, MINUTE, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
 
-/// All jobs of a period, as both account for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobComparison {
     /// The jobs of this node in this period, in the order of their ids.
@@ -27,7 +26,6 @@ pub struct ComparedJob {
     pub job: String,
     pub user: Option<String>,
     pub account: Option<String>,
-    /// Its GPUs on this node, by Slurm.
     pub gpus: u64,
     /// GPU time by Slurm; none where the file does not have the job.
     #[serde(with = "json::optional_integer")]
@@ -35,13 +33,11 @@ pub struct ComparedJob {
     /// Held time of the account; none where that does not have the job.
     #[serde(with = "json::optional_integer")]
     pub held_ns: Option<TimeSum>,
-    /// What is known of why they differ.
     pub reasons: Vec<String>,
     /// Whether they differ by more than the tolerance, or in the account that pays.
     pub differs: bool,
 }
 
-/// The begin of a reason for jobs that the file does not have.
 const NOT_IN_FILE: &str = "the file does not have it";
 
 /// Compares the jobs; `tolerance` is accepted per GPU of a job.
@@ -77,7 +73,6 @@ pub fn compare_jobs(slurm: &[SacctJob], explanation: &Explanation, tolerance: Na
     comparison
 }
 
-/// Sorts ids by their numbers.
 fn job_order(id: &str) -> (Vec<u64>, &str) {
     (id.split(['_', '+']).map(|part| part.parse().unwrap_or(u64::MAX)).collect(), id)
 }
@@ -88,12 +83,10 @@ fn is_same(job: &ExplainedJob<'_>, slurm: &SacctJob) -> bool {
     is_cluster && (job.raw_id == raw_id || job.summary.job == slurm.id)
 }
 
-/// A run of a job on this node.
 struct SacctRun<'a> {
     job: &'a SacctJob,
-    /// Its part of the period, in seconds, that it was not suspended; none where its times are not known.
+    /// Its time in the period without suspensions, in seconds; none where its times are not known.
     time: Option<u64>,
-    /// Whether the bill has only a part of it.
     is_cut: bool,
     gpus: u64,
 }
@@ -171,7 +164,6 @@ fn not_in_file(job: &ExplainedJob<'_>) -> ComparedJob {
     }
 }
 
-/// The account of a bill's lines, if it is not Slurm's.
 fn other_account(slurm: &SacctJob, job: &ExplainedJob<'_>) -> Option<String> {
     let account = slurm.account.as_ref()?;
     let billed = job.summary.labels.iter().filter(|(name, _)| name == Fact::SlurmAccount.label());
@@ -180,7 +172,6 @@ fn other_account(slurm: &SacctJob, job: &ExplainedJob<'_>) -> Option<String> {
     is_other.then(|| format!("its account was {} when it held, and is {account} in Slurm", billed.join(", ")))
 }
 
-/// What Slurm's own columns say.
 fn slurm_reasons(runs: &[SacctRun<'_>]) -> Vec<String> {
     let mut reasons = Vec::new();
     let suspended: u64 = runs.iter().map(|run| run.job.suspended).sum();
@@ -209,7 +200,6 @@ fn slurm_reasons(runs: &[SacctRun<'_>]) -> Vec<String> {
     reasons
 }
 
-/// What the account says: other times than Slurm's, shares, and gaps.
 fn account_reasons(job: &ExplainedJob<'_>, runs: &[SacctRun<'_>], explanation: &Explanation) -> Vec<String> {
     let mut reasons = Vec::new();
     let (start, end) = (job.summary.total.start, job.summary.total.end);
@@ -307,7 +297,6 @@ mod tests {
         .unwrap()
     }
 
-    /// The comparison of these lines with a line of sacct for each job.
     fn compared(lines: Vec<Value>, sacct: &[&str]) -> JobComparison {
         let head = "JobID|Elapsed|AllocTRES|NodeList|Start|End|Account|Suspended\n";
         let text = head.to_owned() + &sacct.join("\n");

@@ -70,7 +70,7 @@ impl JobId {
         }
     }
 
-    /// Whether the line of that job is of the step that was asked for, or no step was.
+    /// Whether the line belongs to the step that was asked for, or no step was asked for.
     pub fn names_step(&self, line: &BillLine) -> bool {
         self.step.is_none() || line.labels.get("slurm_step_id") == self.step.as_ref()
     }

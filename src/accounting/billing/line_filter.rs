@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{BillLine, JobId};
 use crate::model::{Fact, HolderId};
 
-/// The lines that meet everything that is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineFilter {
     /// Of that Slurm job, or of one of its steps.
@@ -14,7 +13,6 @@ pub struct LineFilter {
     values: BTreeMap<String, String>,
 }
 
-/// What a filter has besides `job` and labels.
 const PROPERTIES: [&str; 4] = ["gpu", "tenant", "workload", "kind"];
 
 impl LineFilter {
@@ -47,13 +45,11 @@ impl LineFilter {
         if is_new { Ok(()) } else { Err(format!("{name} is given twice; give it once")) }
     }
 
-    /// The parameters that [`LineFilter::set`] reads.
     pub fn parameters(&self) -> Vec<(&str, String)> {
         let job = self.job.as_ref().map(|job| ("job", job.to_string()));
         job.into_iter().chain(self.values.iter().map(|(name, text)| (&**name, text.clone()))).collect()
     }
 
-    /// Keeps the lines that are asked for.
     pub fn retain(&self, lines: &mut Vec<BillLine>) {
         lines.retain(|line| self.selects(line));
         if let Some(job) = &self.job {
@@ -66,7 +62,6 @@ impl LineFilter {
         self.selects(line) && self.job.as_ref().is_none_or(|id| id.names(line) && id.names_step(line))
     }
 
-    /// Whether everything but the job selects the line.
     fn selects(&self, line: &BillLine) -> bool {
         self.values.iter().all(|(name, wanted)| match &**name {
             "gpu" => *wanted == *line.gpu.uuid || wanted.parse() == Ok::<u32, _>(line.gpu.index),

@@ -11,7 +11,6 @@ pub fn local_time(at: Utc, zone: &TimeZone) -> String {
     Timestamp::from(at).to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
 }
 
-/// The local date.
 pub fn local_date(at: Utc, zone: &TimeZone) -> String {
     local_time(at, zone).chars().take("2026-11-01".len()).collect()
 }
@@ -27,7 +26,6 @@ pub fn day_begin(day: Date, zone: &TimeZone) -> Option<Utc> {
     Utc::try_from(day.to_zoned(zone.clone()).ok()?.timestamp()).ok()
 }
 
-/// The begins of local days between two times.
 pub fn days_between(from: Utc, to: Utc, zone: &TimeZone) -> Vec<Utc> {
     let next_day = |at: Utc| -> Option<Utc> {
         let time = Timestamp::from(at).to_zoned(zone.clone());

@@ -14,13 +14,10 @@ pub struct ExactMoney(i128);
 #[error("a sum of money exceeds 4e16 units of the currency; give prices in a larger unit")]
 pub struct MoneyOverflow;
 
-/// A sum of a bill does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SumOverflow {
-    /// A sum of money.
     #[error(transparent)]
     Money(#[from] MoneyOverflow),
-    /// Time or energy of one GPU.
     #[error(
         "time or energy of one GPU exceeds 64 bits (584 years, 5 GWh), so its source is damaged; copy it again"
     )]
@@ -107,7 +104,6 @@ impl ExactMoney {
         self.0
     }
 
-    /// An amount of so many of these parts.
     pub const fn of_parts(parts: i128) -> Self {
         Self(parts)
     }

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::json;
 use crate::model::{Money, Utc};
 
-/// A calendar month in a time zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Month {
     /// Its name, such as `2026-11`.
@@ -36,13 +35,11 @@ impl Month {
         })
     }
 
-    /// Whether a time is in it.
     pub fn contains(&self, at: Utc) -> bool {
         (self.begin..self.end).contains(&at)
     }
 }
 
-/// What a tenant may cost in each calendar month.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantBudget {
     #[serde(with = "json::money")]

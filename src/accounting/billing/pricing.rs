@@ -10,11 +10,10 @@ use super::schedule::{RateSchedule, Recorded};
 use super::terms::Terms;
 use crate::model::{Amounts, GpuId, HolderId, MigProfile, Nanoseconds, SlotId, Tariff, Utc};
 
-/// The rates of a slot at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRates<'a> {
     pub gpu: Option<&'a Recorded<Rate>>,
-    /// That of the instance, which holds in its place.
+    /// The rate of the instance, which replaces that of the GPU.
     instance: Option<(&'a Recorded<Rate>, &'a MigProfile)>,
     /// That of energy; none where it is included in the others.
     pub energy: Option<&'a Recorded<Rate>>,
@@ -49,7 +48,6 @@ impl<'a> SlotRates<'a> {
         }
     }
 
-    /// The numbers of what prices a line of a tenant with these terms.
     pub fn numbers(&self, terms: Option<&Recorded<Terms>>) -> LineRates {
         LineRates {
             time: self.time().map(|rate| rate.id),
@@ -77,7 +75,6 @@ pub(super) fn nano_per_gpu_hour(nano_per_instance_hour: i64, profile: &MigProfil
 pub struct LinePrices<'a> {
     /// Of its time, per GPU-hour.
     pub time: i64,
-    /// Of the time of the whole GPU.
     pub gpu: i64,
     pub energy: i64,
     pub terms: Option<&'a Terms>,
@@ -89,9 +86,9 @@ pub struct LineCharge {
     pub time: u64,
     pub money: ExactMoney,
     pub energy: ExactMoney,
-    /// What terms take off, which `__terms__` is charged.
+    /// What terms take off; it is charged to `__terms__`.
     pub terms_difference: ExactMoney,
-    /// What the price of an instance takes off that of the GPU, which `__rate_variance__` is charged.
+    /// How much less the price of an instance is than that of the GPU; it is charged to `__rate_variance__`.
     pub rate_difference: ExactMoney,
 }
 
@@ -123,7 +120,6 @@ impl LinePrices<'_> {
 /// What the lines of a GPU's span cost. The lines have their tenants, and no charges yet.
 #[derive(Clone, Copy, Debug)]
 pub struct PricedSpan<'a> {
-    /// The recorded rates and terms.
     pub schedule: &'a RateSchedule,
     pub gpu: &'a GpuId,
     pub model: &'a str,
@@ -194,7 +190,6 @@ impl PricedSpan<'_> {
         Ok(())
     }
 
-    /// A line of a remainder without time.
     fn remainder(&self, name: &str, slot: SlotId) -> BillLine {
         let empty = BillLine::empty(self.gpu.clone(), HolderId::new(name));
         BillLine { tenant: name.to_owned(), slot, ..empty }
@@ -227,7 +222,6 @@ mod tests {
         line
     }
 
-    /// Tenant, charged time and nano-units of each line.
     fn priced(book: &PriceBook, lines: Vec<BillLine>) -> Vec<(String, u64, i128)> {
         let schedule = RateSchedule::always(book, &NodeIdentity::default());
         let gpu = GpuId { index: 0, uuid: "GPU-0".into() };

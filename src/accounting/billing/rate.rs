@@ -18,7 +18,6 @@ pub struct PriceBook {
 }
 
 impl PriceBook {
-    /// Whether it is the built-in book.
     pub fn is_example(&self) -> bool {
         self.rates.iter().any(|rate| rate.tariff.class.starts_with(EXAMPLE))
     }
@@ -68,14 +67,12 @@ pub const EXAMPLE: &str = "example";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     pub kind: RateKind,
-    /// The GPUs or instances that it prices.
     pub selector: RateSelector,
     /// Begin, on a quarter hour; without it, the rate begins at the quarter hour after it was first recorded.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "json::optional_time")]
     pub from: Option<Utc>,
     /// Nano-units of the currency, or nanograms of CO2e, per unit of its kind; at least 0.
     pub nano: i64,
-    /// Currency and price class.
     #[serde(flatten)]
     pub tariff: Tariff,
     /// How it follows from what the operator gave, as `32.77 per node-hour / 8 GPUs`; none where it was given itself.
@@ -101,7 +98,6 @@ named! {
 }
 
 impl RateKind {
-    /// Whether it is a price of GPU time.
     pub const fn is_time(self) -> bool {
         matches!(self, Self::GpuHour | Self::InstanceHour)
     }
@@ -111,12 +107,10 @@ impl RateKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RateSelector {
-    /// UUID of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Product name of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,23 +120,18 @@ pub struct RateSelector {
     /// Whether the node may be taken away at any time for a lower price.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spot: Option<bool>,
-    /// Profile of a MIG instance, for rates of instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig_profile: Option<String>,
 }
 
-/// A slot that a rate may price.
 #[derive(Clone, Copy, Debug)]
 pub struct PricedSlot<'a> {
-    /// UUID of the GPU.
     pub uuid: &'a str,
-    /// Product name of the GPU.
     pub model: &'a str,
     /// The profile of a MIG instance; none for a whole GPU.
     pub profile: Option<&'a MigProfile>,
 }
 
-/// A property of a GPU or of its node by which rates select.
 struct Criterion {
     /// Its name in descriptions; "" where it has a description of its own.
     words: &'static str,
@@ -150,7 +139,6 @@ struct Criterion {
     found: Found,
 }
 
-/// The pattern that a selector gives.
 type Wanted = fn(&RateSelector) -> Option<&str>;
 
 enum Found {
@@ -210,7 +198,6 @@ fn is_match(pattern: Option<&str>, text: Option<&str>) -> bool {
 }
 
 impl Rate {
-    /// Whether it prices a slot of a node that it is for.
     pub fn is_for(&self, slot: PricedSlot<'_>) -> bool {
         CRITERIA.iter().all(|criterion| match criterion.found {
             Found::InSlot(found) => is_match((criterion.wanted)(&self.selector), found(&slot)),
@@ -218,7 +205,6 @@ impl Rate {
         })
     }
 
-    /// The price of a GPU-hour, for the labels of metrics.
     pub fn price(&self) -> Price {
         Price { tariff: self.tariff.clone(), nano_per_gpu_hour: self.nano }
     }

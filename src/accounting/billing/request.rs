@@ -14,13 +14,11 @@ pub struct BillRequest {
     pub from: Option<Utc>,
     /// End, on a whole minute; none: that of the account.
     pub to: Option<Utc>,
-    /// The time zone of days, months and local times.
     pub zone: TimeZone,
-    /// How finely lines are told apart. A bill of one ledger has whole lines; only `day` counts there.
+    /// How finely lines are distinguished. A bill of one ledger has whole lines; only `day` counts there.
     pub detail: LineDetail,
     /// The lines that are explained. A bill over exports has no others.
     pub filter: LineFilter,
-    /// What the reader may see of one ledger.
     pub visible: VisibleAccount,
     /// Prices and terms in place of the recorded ones.
     pub book: Option<PriceBook>,
@@ -92,7 +90,6 @@ impl BillRequest {
         }
     }
 
-    /// Begin and end of a bill of an account that ends at that time.
     pub fn period(&self, account_end: Utc) -> [Utc; 2] {
         let to = self.to.map_or(account_end, |to| to.min(account_end));
         let month = Month::containing(Utc(to.0.saturating_sub(1)), &self.zone);
@@ -149,14 +146,13 @@ fn parse_time(name: &str, text: &str, zone: &TimeZone) -> Result<Utc, String> {
     Ok(moment)
 }
 
-/// How finely a bill over exports tells lines apart. The less it does, the less memory it takes.
+/// How finely a bill over exports distinguishes lines. Coarser lines take less memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineDetail {
     pub workload: bool,
     /// By these labels; none: by all.
     pub labels: Option<Vec<String>>,
     pub node: bool,
-    /// By local day.
     pub day: bool,
 }
 
@@ -171,7 +167,6 @@ impl LineDetail {
         Self { workload: false, labels: Some(Vec::new()), node: true, day: false }
     }
 
-    /// As finely as both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let labels = self.labels.zip(other.labels).map(|(one, other)| [one, other].concat());
@@ -187,7 +182,7 @@ impl LineDetail {
         self.labels.as_ref().is_none_or(|labels| labels.iter().any(|kept| kept == label))
     }
 
-    /// Takes from a line what does not tell lines apart.
+    /// Removes from a line what does not distinguish lines.
     pub fn reduce(&self, line: &mut BillLine) {
         // The time of a remainder is the tenant's, whatever is told apart.
         if !self.workload && !line.holder.is_remainder() {

@@ -31,7 +31,6 @@ pub struct SacctJob {
     pub end: Option<Utc>,
 }
 
-/// Places of the columns that are read.
 struct SacctColumns {
     count: usize,
     id: usize,
@@ -136,7 +135,6 @@ fn gpus(tres: &str) -> Result<u64, String> {
     typed.map(|kind| Ok(count(tres, &format!("gres/gpu:{kind}"))?.unwrap_or(0))).sum()
 }
 
-/// The number of a trackable resource.
 fn count(tres: &str, name: &str) -> Result<Option<u64>, String> {
     let found = tres.split(',').filter_map(|part| part.split_once('=')).find(|(known, _)| *known == name);
     let number = found.map(|(_, text)| {
@@ -175,7 +173,7 @@ fn parse_sacct_time(name: &str, text: Option<&str>, zone: &TimeZone) -> Result<O
 }
 
 impl SacctJob {
-    /// Whether it ran on that node; none where that is not told.
+    /// Whether it ran on that node; none where that is unknown.
     pub fn is_on(&self, node: &str) -> Option<bool> {
         let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
         let list = self.node_list.as_deref()?;
@@ -183,7 +181,7 @@ impl SacctJob {
     }
 }
 
-/// The nodes of `gpu[01-03,7],login1`. A list of which a part cannot be read has that part as it is.
+/// The nodes of `gpu[01-03,7],login1`. A part that cannot be read stays as it is.
 fn nodes_of(list: &str) -> Vec<String> {
     let mut nodes = Vec::new();
     let mut rest = list;

@@ -20,19 +20,16 @@ pub trait Dated: Clone + PartialEq {
         true
     }
 
-    /// Whether it concerns some nodes only.
     fn selects_nodes(&self) -> bool {
         false
     }
 }
 
-/// An entry as it was recorded. Only its end changes later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded<E> {
     /// Its number; an entry that was recorded later has a greater one.
     pub id: i64,
     pub entry: E,
-    /// When it is first in force.
     pub begin: Utc,
     /// When it is no longer in force; none while the operator's configuration has it.
     pub end: Option<Utc>,
@@ -47,14 +44,12 @@ pub struct Schedule<E> {
     entries: Vec<Recorded<E>>,
 }
 
-/// The recorded rates and terms of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateSchedule {
     pub rates: Schedule<Rate>,
     pub terms: Schedule<Terms>,
 }
 
-/// The circumstances in which something is recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordedAt<'a> {
     /// Now, or the end of the last settled minute where that is later.
@@ -69,14 +64,12 @@ pub struct RecordedAt<'a> {
 }
 
 impl<'a> RecordedAt<'a> {
-    /// At the beginning of the account of a node.
     pub const fn first(node: &'a NodeIdentity) -> Self {
         Self { now: Utc(0), node, node_since: Utc(0), is_new: true, covered_until: Utc(0) }
     }
 }
 
 impl RateSchedule {
-    /// The currencies of the operator's prices that are in force between two times.
     pub fn currencies(&self, from: Utc, to: Utc) -> impl Iterator<Item = &str> {
         let prices = self.rates.entries().iter().filter(|rate| {
             rate.entry.kind != RateKind::CarbonKwh && !rate.entry.tariff.class.starts_with(EXAMPLE)
@@ -91,7 +84,6 @@ impl<E> Recorded<E> {
         self.begin <= at && self.end.is_none_or(|end| at < end)
     }
 
-    /// Whether it is in force at any time between two times.
     fn is_between(&self, from: Utc, to: Utc) -> bool {
         self.begin < to && self.end.is_none_or(|end| from < end)
     }
@@ -104,17 +96,14 @@ impl<E> Default for Schedule<E> {
 }
 
 impl<E> Schedule<E> {
-    /// A schedule of recorded entries, in order of their ids.
     pub const fn new(entries: Vec<Recorded<E>>) -> Self {
         Self { entries }
     }
 
-    /// The recorded entries, in order of their ids.
     pub fn entries(&self) -> &[Recorded<E>] {
         &self.entries
     }
 
-    /// The entries in force at a time.
     pub fn in_force(&self, at: Utc) -> impl Iterator<Item = &Recorded<E>> {
         self.entries.iter().filter(move |entry| entry.is_in_force(at))
     }
@@ -123,12 +112,10 @@ impl<E> Schedule<E> {
         self.entries.iter().flat_map(|entry| [Some(entry.begin), entry.end]).flatten()
     }
 
-    /// The times inside a span at which an entry begins or ends.
     pub fn changes_between(&self, from: Utc, to: Utc) -> impl Iterator<Item = Utc> {
         self.changes().filter(move |at| from < *at && *at < to)
     }
 
-    /// When the last entry was recorded that is in force between two times.
     pub fn last_recorded(&self, from: Utc, to: Utc) -> Utc {
         let inside = self.entries.iter().filter(|entry| entry.is_between(from, to));
         inside.map(|entry| entry.recorded).max().unwrap_or_default()
@@ -260,7 +247,6 @@ mod tests {
         PriceBook { rates, ..PriceBook::default() }
     }
 
-    /// Recorded in the middle of a quarter hour.
     fn during(count: u64) -> RecordedAt<'static> {
         let now = quarter(count).plus(Nanoseconds::SECOND);
         RecordedAt { now, node: &NODE, node_since: Utc(0), is_new: false, covered_until: Utc(0) }

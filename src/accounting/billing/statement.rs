@@ -17,13 +17,10 @@ use super::json;
 use super::money::{ExactMoney, MoneyOverflow};
 use crate::model::{HolderId, Money, RESERVED, Utc, hexadecimal};
 
-/// A document in a directory of statements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Document {
-    /// The bill of a period that is closed.
     Statement(Box<Statement>),
-    /// An amount that a tenant is given back.
     Credit(Box<Credit>),
 }
 
@@ -49,7 +46,6 @@ pub struct Statement {
     pub credits: Vec<GrantedCredit>,
 }
 
-/// Who made a document, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Issued {
     pub by: String,
@@ -59,14 +55,12 @@ pub struct Issued {
     pub version: String,
 }
 
-/// A document by its number and digest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentId {
     pub number: String,
     pub digest: String,
 }
 
-/// An amount that a tenant is given back of a statement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credit {
     /// Its number, which no other document of its directory has.
@@ -86,11 +80,9 @@ pub struct Credit {
     pub reason: String,
 }
 
-/// A credit as the next statement names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedCredit {
     pub credit: DocumentId,
-    /// The number of the statement that it is for.
     pub statement: String,
     pub tenant: String,
     #[serde(with = "json::money")]
@@ -99,23 +91,20 @@ pub struct GrantedCredit {
     pub reason: String,
 }
 
-/// A text that is not a document.
 #[derive(Debug, Error)]
 pub enum DocumentError {
-    /// Not JSON, or not that of a document.
     #[error("it is no statement and no credit: {0}")]
     Foreign(#[from] serde_json::Error),
     #[error("it has no digest")]
     NoDigest,
 }
 
-/// A field that is not what the rest of its document makes of it.
+/// A field whose value differs from what the rest of its document yields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedField {
     /// Its path, such as `bill.lines[3].money`.
     pub path: String,
     pub found: String,
-    /// What the rest of the document makes of it.
     pub expected: String,
 }
 
@@ -135,7 +124,6 @@ impl Document {
         }
     }
 
-    /// The document before it, where it names one.
     pub const fn before(&self) -> Option<&DocumentId> {
         match self {
             Self::Statement(statement) => statement.before.as_ref(),
@@ -172,7 +160,6 @@ impl Document {
 }
 
 impl StoredDocument {
-    /// Its number and digest.
     pub fn id(&self) -> DocumentId {
         DocumentId { number: self.document.number().to_owned(), digest: self.digest.clone() }
     }
@@ -230,7 +217,7 @@ fn derive(bill: &mut Bill) -> Result<(), MoneyOverflow> {
     Ok(())
 }
 
-/// Sets the exact money of a line under one rate. What terms leave of a rate stays as it is where it is a price at all.
+/// Sets the exact money of a line under one rate. Under terms, its present price is kept if that is a whole number.
 fn derive_line(line: &mut BillLine, rates: &BTreeMap<i64, BillRate>) -> Result<(), MoneyOverflow> {
     let rate = |id: Option<i64>| id.and_then(|id| rates.get(&id));
     if let Some(energy) = rate(line.rates.energy).filter(|_| line.energy_money.is_some()) {
@@ -279,7 +266,6 @@ fn compare(path: &str, found: &Value, expected: &Value, changed: &mut Vec<Change
     }
 }
 
-/// The digest of a document without one.
 fn digest_of(value: &Value) -> String {
     let digest = digest(&SHA256, canonical(value).as_bytes());
     format!("sha256:{}", hexadecimal(digest.as_ref()))
@@ -293,25 +279,20 @@ fn canonical(value: &Value) -> String {
     format!("{sorted:#}\n")
 }
 
-/// A statement that cannot be closed, or a credit that cannot be given.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StatementError {
-    /// The period goes on.
     #[error("the period ends at {to}, and the account is closed up to {closed}; close it when that is over")]
     NotOver {
         /// The end of the period, local time.
         to: String,
         closed: Utc,
     },
-    /// Its sums do not agree.
     #[error("the bill does not reconcile: {0}; nothing was closed")]
     Unbalanced(String),
-    /// Only some lines.
     #[error("the bill has only the lines of some tenants; nothing was closed")]
     Partial,
     #[error("the account has no time in the period; nothing was closed")]
     Empty,
-    /// Another statement has some of its time.
     #[error(
         "statement {number} covers {} from {from} to {to} already; a correction is a credit (gpumeter statement credit)",
         if node.is_empty() { "the node" } else { node }
@@ -325,22 +306,13 @@ pub enum StatementError {
     },
     #[error("statement {number} charges {tenant:?} nothing; gpumeter statement show lists its tenants")]
     NoTenant { number: String, tenant: String },
-    /// More than was charged.
     #[error(
         "{tenant} was charged {} in statement {number}, of which {} is credited already, so at most {} can be",
         json::print_money(*.charged), json::print_money(*.credited), json::print_money(Money(.charged.0 - .credited.0))
     )]
-    TooMuch {
-        number: String,
-        tenant: String,
-        charged: Money,
-        /// What it was given back.
-        credited: Money,
-    },
-    /// Not an amount above 0.
+    TooMuch { number: String, tenant: String, charged: Money, credited: Money },
     #[error("{0:?} is not an amount above 0; write it like 12.50")]
     Amount(String),
-    /// A credit needs a reason.
     #[error("give a reason of 1 to 1000 characters")]
     Reason,
 }

@@ -16,7 +16,6 @@ pub struct Terms {
     /// Begin, on a quarter hour; without it, they begin at the quarter hour after they were first recorded.
     #[serde(skip_serializing_if = "Option::is_none", with = "json::optional_time")]
     pub from: Option<Utc>,
-    /// The time that is charged.
     pub basis: Basis,
     /// What is taken off the rate of time, in billionths of it. Energy has no discount.
     pub discount: u32,
@@ -24,7 +23,6 @@ pub struct Terms {
     pub charges_outside_use: bool,
 }
 
-/// The time for which a tenant is charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
@@ -34,7 +32,6 @@ pub enum Basis {
     Used,
 }
 
-/// The descriptions of what is charged, and of a discount.
 const HELD: &str = "held time";
 const HELD_AND_OUTSIDE: &str = "held time, and use outside it";
 const USED: &str = "used time";
@@ -43,13 +40,11 @@ const OFF: &str = " % off";
 /// The whole of a rate, in the units of [`Terms::discount`].
 pub const WHOLE_RATE: u32 = 1_000_000_000;
 
-/// Whether a tenant with these terms is charged for use while nobody held the GPU.
 pub fn charges_unheld(terms: Option<&Terms>) -> bool {
     terms.is_some_and(|terms| terms.basis == Basis::Used)
 }
 
 impl Terms {
-    /// Whether they are those of that tenant.
     pub(super) fn is_for(&self, tenant: &str) -> bool {
         !tenant.starts_with(RESERVED) && matches_pattern(&self.tenant, tenant)
     }

@@ -5,21 +5,19 @@ use std::borrow::Cow;
 use crate::accounting::billing::{BillRate, DayHeader, DayRow, ExactMoney, RateKind};
 use crate::model::{AMOUNTS, Amount, Amounts};
 
-/// The type of a column that tells rows apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ColumnType {
     Text,
     Integer,
 }
 
-/// A cell of a column that tells rows apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cell<'a> {
     Text(Option<Cow<'a, str>>),
     Integer(Option<i64>),
 }
 
-/// A column that tells rows apart: all but the quarter hour and what is added up.
+/// A column that distinguishes rows: all but the quarter hour and what is added up.
 pub(super) struct KeyColumn {
     pub(super) name: &'static str,
     pub(super) column_type: ColumnType,
@@ -36,15 +34,13 @@ const fn integer(name: &'static str, of: for<'a> fn(&'a DayHeader, &'a DayRow) -
     KeyColumn { name, column_type: ColumnType::Integer, is_read: true, of }
 }
 
-/// A column for SQL that a bill does not read.
 const fn derived(column: KeyColumn) -> KeyColumn {
     KeyColumn { is_read: false, ..column }
 }
 
-/// The column of the begin of the quarter hour.
 pub(super) const QUARTER: &str = "quarter_hour";
 
-/// The columns that tell rows apart, in the order in which rows are sorted by them.
+/// The columns that distinguish rows, in the order by which rows are sorted.
 pub(super) const KEYS: &[KeyColumn] = &[
     derived(text("ledger", |header, _| some(&header.ledger))),
     text("cluster", |_, row| optional(row.node.cluster.as_deref())),
@@ -114,7 +110,6 @@ fn price(header: &DayHeader, id: Option<i64>) -> Cell<'_> {
     Cell::Integer(rate(header, id).filter(is_simple).and_then(|rate| i64::try_from(rate.price.0).ok()))
 }
 
-/// A column of integers that are added up.
 #[derive(Clone, Copy)]
 pub(super) struct SumColumn {
     pub(super) name: &'static str,
@@ -138,7 +133,6 @@ impl SumColumn {
     }
 }
 
-/// What rows add up beside money.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) amounts: Amounts,
@@ -172,7 +166,6 @@ pub(super) const MONEY: [ExactColumn; 2] = [
     ExactColumn { name: "energy_cost", of: |row| row.line.exact_energy },
 ];
 
-/// The schema as a Parquet message type.
 pub(super) fn message_type() -> String {
     let keys = KEYS.iter().map(|column| match column.column_type {
         ColumnType::Text => format!("optional binary {} (STRING);", column.name),

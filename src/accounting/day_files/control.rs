@@ -12,12 +12,10 @@ use crate::model::hexadecimal;
 /// The format of the files that this version writes, and the newest that it reads.
 pub(super) const FORMAT: u32 = 1;
 
-/// Keys of the file's metadata.
 pub(super) const FORMAT_KEY: &str = "gpumeter.format";
 pub(super) const HEADER_KEY: &str = "gpumeter.header";
 pub(super) const DIGEST_KEY: &str = "gpumeter.header_sha256";
 
-/// Nanoseconds in the microseconds of a Parquet timestamp.
 pub(super) const MICROSECOND: u64 = 1_000;
 
 #[derive(Debug, Serialize, Deserialize)]

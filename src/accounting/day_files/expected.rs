@@ -10,16 +10,13 @@ use crate::accounting::billing::{BillLine, DayGpu, DayHeader, DayRow, FileNumber
 use crate::model::{GpuId, HolderId, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, TimeSum, Utc};
 use crate::runtime::file;
 
-/// A node that should report from a time to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectedNode {
     pub node: String,
     pub from: Utc,
-    /// Until then.
     pub to: Utc,
     /// How many GPUs it has; needed where it never reported.
     pub gpus: Option<u32>,
-    /// Their product name, for their rate.
     pub model: Option<String>,
 }
 
@@ -80,7 +77,6 @@ pub fn read_expected(path: &Path) -> Result<Vec<ExpectedNode>, ExportError> {
 #[derive(Debug)]
 pub(super) struct Reports<'a> {
     expected: &'a [ExpectedNode],
-    /// The places in `expected` of each node.
     places: BTreeMap<&'a str, Vec<usize>>,
     gpus: BTreeMap<String, BTreeMap<Arc<str>, DayGpu>>,
     /// What was reported, by place in `expected` and GPU, in the order of the files.
@@ -91,7 +87,6 @@ pub(super) struct Reports<'a> {
 #[derive(Debug, Default)]
 pub(super) struct FileTimes(BTreeMap<(Arc<NodeIdentity>, Arc<str>, Utc), QuarterTime>);
 
-/// The time of a GPU in a quarter hour.
 #[derive(Clone, Copy, Debug, Default)]
 struct QuarterTime {
     time: TimeSum,
@@ -99,7 +94,6 @@ struct QuarterTime {
 }
 
 impl FileTimes {
-    /// Adds a run of one quarter hour.
     pub(super) fn add(&mut self, run: &DayRow) {
         let key = (Arc::clone(&run.node), Arc::clone(&run.line.gpu.uuid), run.from);
         let quarter = self.0.entry(key).or_default();
@@ -118,18 +112,15 @@ struct ReportedSpan {
     rate: Option<i64>,
 }
 
-/// GPU time that was not reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReportGap {
     pub(super) from: Utc,
     pub(super) to: Utc,
-    /// How much of it is missing.
     pub(super) time: Nanoseconds,
     /// The rate of the latest quarter hour before it that was reported; before the first one, that of the first.
     pub(super) rate: Option<i64>,
 }
 
-/// Time of a GPU that its node did not report.
 pub(super) struct MissingTime {
     pub(super) node: String,
     pub(super) gpu: DayGpu,
@@ -137,7 +128,6 @@ pub(super) struct MissingTime {
 }
 
 impl ReportGap {
-    /// The line of it, without a price.
     pub(super) fn line(&self, gpu: &GpuId) -> BillLine {
         let mut line = BillLine::empty(gpu.clone(), HolderId::new(HolderId::UNOBSERVED));
         line.tenant = HolderId::UNOBSERVED.to_owned();
@@ -160,7 +150,6 @@ impl ReportGap {
     }
 }
 
-/// What spans do not report between two times.
 fn gaps_of(mut spans: Vec<ReportedSpan>, [begin, end]: [Utc; 2]) -> Vec<ReportGap> {
     // Files of two ledgers, of which the GPU moved from one to the other.
     spans.sort_by_key(|span| (span.from, Reverse(span.to)));
@@ -205,7 +194,6 @@ impl<'a> Reports<'a> {
         Self { expected, places, gpus: BTreeMap::new(), reported: BTreeMap::new() }
     }
 
-    /// The times at which an expectation of that node begins or ends.
     pub(super) fn cuts(&self, node: &str) -> impl Iterator<Item = Utc> {
         let places = self.places.get(node).into_iter().flatten();
         places.flat_map(|place| [self.expected[*place].from, self.expected[*place].to])
@@ -222,12 +210,10 @@ impl<'a> Reports<'a> {
         }
     }
 
-    /// Whether no node is expected, so that none is missing.
     pub(super) const fn is_empty(&self) -> bool {
         self.expected.is_empty()
     }
 
-    /// Adds what a file reports, whose rates have these numbers in the bill.
     pub(super) fn add(&mut self, times: FileTimes, numbers: &FileNumbers) {
         for ((node, gpu, from), QuarterTime { time, rate }) in times.0 {
             let time = u64::try_from(time.0).unwrap_or(u64::MAX);
@@ -251,14 +237,12 @@ impl<'a> Reports<'a> {
         }
     }
 
-    /// The nodes that reported and are not expected.
     pub(super) fn unexpected(&self) -> BTreeSet<&str> {
         // Without a list nothing is unexpected.
         let nodes = self.gpus.keys().map(String::as_str);
         nodes.filter(|node| !self.places.contains_key(node)).collect()
     }
 
-    /// What expected nodes did not report between two times.
     pub(super) fn missing(&self, from: Utc, to: Utc) -> Result<Vec<MissingTime>, ExportError> {
         let mut missing = Vec::new();
         for (place, one) in self.expected.iter().enumerate() {

@@ -26,18 +26,13 @@ use crate::runtime::thread::map_in_order;
 
 /// A larger file is not read into memory as a whole.
 const IN_MEMORY: u64 = 32 << 20;
-/// The most names in a note.
 const NAMES: usize = 5;
 
-/// The files that bills are made from.
 #[derive(Clone, Debug)]
 pub struct ExportSource<'a> {
     pub directory: &'a Path,
-    /// The nodes that should have reported.
     pub expected: Vec<ExpectedNode>,
-    /// Whether damaged files are left out.
     pub skip_damaged: bool,
-    /// Whether the digest of each file is wanted.
     pub digests: bool,
 }
 
@@ -86,7 +81,6 @@ fn make_bill(
     draft.finish()
 }
 
-/// A bill while it is made.
 struct FleetDraft<'a> {
     source: &'a ExportSource<'a>,
     request: &'a BillRequest,
@@ -101,14 +95,11 @@ struct FleetDraft<'a> {
     conflicts: Vec<GpuConflict>,
     files: Vec<ExportedFile>,
     reports: Reports<'a>,
-    /// What workloads did on GPUs, where lines are selected.
     usage: UsageHistory,
-    /// GPU time that expected nodes did not report.
     missing: TimeSum,
     facts: FleetFacts,
 }
 
-/// Reads the runs of files, on any thread.
 struct RunReader<'a> {
     from: Utc,
     to: Utc,
@@ -117,12 +108,10 @@ struct RunReader<'a> {
     reports: Reports<'a>,
     shared: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     detail: LineDetail,
-    /// Where only some lines are in the bill, which.
     filter: Option<&'a LineFilter>,
     digests: bool,
 }
 
-/// What a bill needs of a file.
 struct ReadDay {
     header: DayHeader,
     runs: Vec<DayRow>,
@@ -152,7 +141,6 @@ impl<'a> RunReader<'a> {
         }
     }
 
-    /// The header of a file and all runs in the period.
     fn read(&self, day: &DayPath) -> Result<ReadDay, FileProblem> {
         let mut file = file::open(&day.path)?;
         if file.metadata()?.len() > IN_MEMORY {
@@ -204,21 +192,17 @@ impl<'a> RunReader<'a> {
     }
 }
 
-/// The times at which rates and terms of a book begin.
 fn book_cuts(book: &PriceBook) -> impl Iterator<Item = Utc> {
     let rates = book.rates.iter().filter_map(|rate| rate.from);
     rates.chain(book.terms.iter().filter_map(|terms| terms.from))
 }
 
-/// What the headers say together.
 #[derive(Default)]
 struct FleetFacts {
     currency: Option<String>,
-    /// The currencies of operators' prices.
     currencies: BTreeSet<String>,
     is_priced: bool,
     is_simulated: bool,
-    /// The difference that files found in their ledgers.
     imbalance: i128,
     clusters: BTreeSet<String>,
     nodes: BTreeMap<String, BTreeSet<String>>,
@@ -310,7 +294,6 @@ impl<'a> FleetDraft<'a> {
         }
     }
 
-    /// Adds a file, unless it is left out.
     fn add_file(&mut self, day: &DayPath, read: Result<ReadDay, FileProblem>) -> Result<(), ExportError> {
         let Some(ReadDay { header, runs, uses, times, digest }) = self.unless_skipped(day, read)? else {
             return Ok(());
@@ -333,7 +316,6 @@ impl<'a> FleetDraft<'a> {
         Ok(())
     }
 
-    /// Whether only some lines are in the bill.
     fn is_filtered(&self) -> bool {
         self.request.filter != LineFilter::default()
     }
@@ -346,7 +328,6 @@ impl<'a> FleetDraft<'a> {
         of_date.is_some_and(|gpus| gpus.contains(&run.line.gpu.uuid))
     }
 
-    /// Adds runs of one file, priced anew where there is a book.
     fn add_priced(&mut self, runs: Vec<DayRow>) -> Result<(), ExportError> {
         let Some(book) = &self.request.book else {
             return runs.into_iter().try_for_each(|run| self.add_run(run));
@@ -389,7 +370,6 @@ impl<'a> FleetDraft<'a> {
         Ok(())
     }
 
-    /// Adds a run, whose rates have their numbers in the bill.
     fn add_run(&mut self, run: DayRow) -> Result<(), ExportError> {
         if !self.request.filter.is_for(&run.line) {
             return Ok(());
@@ -432,7 +412,6 @@ impl<'a> FleetDraft<'a> {
         Ok(bill)
     }
 
-    /// The bill without sums.
     fn into_bill(self, gaps: Vec<String>, usage: Vec<WorkloadUsage>) -> Bill {
         let notes = self.notes();
         let Self { request, from, to, exported_until, bill, conflicts, files, facts, .. } = self;
@@ -464,7 +443,6 @@ impl<'a> FleetDraft<'a> {
         bill
     }
 
-    /// Adds time that an expected node did not report.
     fn add_missing(&mut self, missing: MissingTime) -> Result<(), ExportError> {
         let MissingTime { node, gpu, gaps } = missing;
         let node = Arc::new(NodeIdentity { name: node, ..NodeIdentity::default() });
@@ -481,7 +459,6 @@ impl<'a> FleetDraft<'a> {
         Ok(())
     }
 
-    /// Adds a gap at the rate that the GPU had before it.
     fn add_gap(&mut self, gap: &ReportGap, gpu: &GpuId, node: &Arc<NodeIdentity>) -> Result<(), ExportError> {
         let mut line = gap.line(gpu);
         if let Some(rate) = gap.rate {
@@ -493,7 +470,6 @@ impl<'a> FleetDraft<'a> {
         self.add_run(run)
     }
 
-    /// What a reader must know about the exports.
     fn notes(&self) -> Vec<String> {
         let facts = &self.facts;
         let mut notes = Vec::new();
@@ -570,7 +546,6 @@ impl FleetFacts {
     }
 }
 
-/// A line as it was before it was priced.
 fn unpriced(line: BillLine) -> BillLine {
     BillLine {
         rates: LineRates::default(),

@@ -8,11 +8,11 @@ use super::day_file::RunLimits;
 use crate::accounting::billing::{DayRow, LineDetail, LineKey, SumOverflow};
 use crate::model::{NodeIdentity, Utc};
 
-/// The runs of one file, added up where the bill does not tell them apart.
+/// The runs of one file; those that the bill does not distinguish are added up.
 pub(super) struct RunSums<'a> {
     detail: &'a LineDetail,
     limits: RunLimits<'a>,
-    /// By what tells lines apart, node, rate of the GPU, and the last cut before.
+    /// By the key of the line, the node, the rate of the GPU, and the last cut before.
     runs: BTreeMap<(LineKey, Arc<NodeIdentity>, Option<i64>, Utc), DayRow>,
 }
 

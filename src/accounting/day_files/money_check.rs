@@ -30,11 +30,8 @@ pub(super) struct RowPrices {
 }
 
 enum RowHolder {
-    /// Held time, or what terms charge.
     Holder,
-    /// Unavailable time of the slot.
     Unavailable,
-    /// The line of differences of that name.
     Difference(&'static str),
 }
 

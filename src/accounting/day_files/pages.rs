@@ -20,7 +20,6 @@ const HEADER: u64 = 16;
 /// Begins the next field of a header, an integer.
 const NEXT_INTEGER: u8 = 0x15;
 
-/// A file whose page headers are checked.
 pub(super) struct CheckedPages<R>(pub(super) R);
 
 impl<R: Length> Length for CheckedPages<R> {

@@ -13,7 +13,6 @@ use crate::accounting::billing::{
 };
 use crate::model::{DAY, HolderId, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
 
-/// Which GPUs occur in more than one ledger on a day.
 #[derive(Debug, Default)]
 pub(super) struct GpuOwners {
     first: HashMap<(Arc<str>, Arc<str>), Arc<str>>,
@@ -21,7 +20,6 @@ pub(super) struct GpuOwners {
 }
 
 impl GpuOwners {
-    /// Notes that a ledger has an account of GPUs on a date.
     pub(super) fn add<'a>(&mut self, date: &str, ledger: &str, gpus: impl Iterator<Item = &'a Arc<str>>) {
         let (date, ledger): (Arc<str>, Arc<str>) = (date.into(), ledger.into());
         for gpu in gpus {
@@ -39,7 +37,6 @@ impl GpuOwners {
     }
 }
 
-/// A run with the name of its ledger.
 type OwnedRun = (Arc<str>, DayRow);
 
 /// The runs of one quarter hour each of such GPUs, by GPU and quarter hour.
@@ -114,7 +111,6 @@ impl SharedRuns {
     }
 }
 
-/// The runs that count, and what is set aside.
 #[derive(Debug, Default)]
 pub(super) struct ResolvedRuns {
     /// By GPU, quarter hour and ledger.
@@ -159,7 +155,6 @@ fn cut_unavailable(runs: &mut [OwnedRun], most: u64) -> Result<u64, MoneyOverflo
     Ok(most - rest)
 }
 
-/// Takes the money of that much time from a run.
 fn cut_charge(run: &mut DayRow, time: u64) -> Result<(), MoneyOverflow> {
     let line = &mut run.line;
     let charged = line.charged.0;

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use crate::accounting::billing::{DayRow, LineFilter, MinuteUses};
 use crate::model::{GpuId, Utc};
 
-/// What the workloads of the lines that are asked for did, by the rows of one file.
 pub(super) struct FileUses<'a> {
     filter: &'a LineFilter,
     quarters: BTreeMap<(GpuId, Utc), MinuteUses>,
@@ -25,7 +24,6 @@ impl<'a> FileUses<'a> {
         quarter.add(&line.slot, &line.holder, &line.amounts, self.filter.is_for(line));
     }
 
-    /// Those of GPUs with such workloads, by GPU and time.
     pub(super) fn finish(self) -> Vec<(GpuId, MinuteUses)> {
         let found = self.quarters.into_iter().filter(|(_, quarter)| !quarter.is_empty());
         found.map(|((gpu, _), quarter)| (gpu, quarter)).collect()

@@ -23,10 +23,8 @@ use crate::model::{
 /// A GPU whose account ends this long before that of another is gone, and does not delay bills.
 const GONE_AFTER: Nanoseconds = Nanoseconds::from_seconds(3600);
 
-/// End of the product names of simulated GPUs.
 pub(super) const SIMULATED: &str = "(simulated)";
 
-/// What the rows of a ledger are made from.
 pub(super) struct StoredAccount<'a> {
     pub(super) connection: &'a Connection,
     pub(super) rates: RateSchedule,
@@ -42,15 +40,12 @@ pub(super) struct GpuSpan<'a> {
     pub(super) from: Utc,
     pub(super) to: Utc,
     pub(super) gpu: &'a DayGpu,
-    /// GPU time, as recorded for the GPU itself.
     pub(super) slot: Nanoseconds,
     pub(super) rate: Option<i64>,
-    /// The priced lines, with their tenants and labels.
     pub(super) lines: Vec<BillLine>,
 }
 
 impl<'a> StoredAccount<'a> {
-    /// Loads what was recorded, with these versions of holders.
     pub(super) fn load(connection: &'a Connection, holders: Vec<Holder>) -> Result<Self, Cause> {
         let (rates, rules) = history::load(connection)?;
         let rolled = RolledTime::load(connection)?;
@@ -83,7 +78,6 @@ impl<'a> StoredAccount<'a> {
         edges.iter().zip(edges.iter().skip(1)).map(|(from, to)| [*from, *to]).collect()
     }
 
-    /// Passes what is charged on each GPU with time in each of these spans.
     pub(super) fn read(
         &self,
         spans: &[[Utc; 2]],
@@ -136,7 +130,6 @@ impl<'a> StoredAccount<'a> {
         Ok(bill)
     }
 
-    /// The bill of a period, in which prices have one currency.
     pub(super) fn bill(&self, request: &BillRequest, [from, to]: [Utc; 2]) -> Result<Bill, Cause> {
         let (connection, rules) = (self.connection, &self.rules);
         let node = node::load(connection)?;
@@ -169,7 +162,6 @@ fn labels(holder: &Holder) -> BTreeMap<String, String> {
     labels.chain(of_pod.map(|label| (label.name.to_string(), label.value.to_string()))).collect()
 }
 
-/// The order of the lines of a ledger's bill.
 fn order(line: &BillLine) -> impl Ord + '_ {
     let slot = (line.gpu.index, line.slot.gpu_instance);
     (&line.tenant, slot, line.holder.name(), (&line.gpu, &line.holder, &line.slot, line.rates, &line.day))
@@ -180,7 +172,7 @@ pub(super) fn make_bill(connection: &Connection, request: &BillRequest) -> Resul
     account.bill(request, period)
 }
 
-/// Such bills, one after the other, each of a span in one currency.
+/// Makes the bills of a request one after the other, each of a span in one currency.
 pub(super) fn make_bills(connection: &Connection, request: &BillRequest) -> Result<Vec<Bill>, Cause> {
     request.by_currency(
         |request| make_bill(connection, request),
@@ -191,7 +183,6 @@ pub(super) fn make_bills(connection: &Connection, request: &BillRequest) -> Resu
     )
 }
 
-/// All GPUs by key in the file.
 pub(super) fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(i64, DayGpu)>> {
     let sql = "SELECT id, gpu_index, uuid, model, settled_until_ns, first_seen_ns FROM gpu ORDER BY gpu_index, uuid";
     rows(connection, sql, [], |row| {
@@ -211,18 +202,15 @@ pub(super) fn closed_until(ends: impl Iterator<Item = Utc> + Clone) -> Utc {
     ends.filter(|end| newest.since(*end) <= GONE_AFTER).min().unwrap_or_default().floor(MINUTE)
 }
 
-/// Up to where the account is closed.
 pub(super) fn closed_time(connection: &Connection) -> rusqlite::Result<Utc> {
     Ok(closed_until(load_gpus(connection)?.iter().map(|(_, gpu)| gpu.settled_until)))
 }
 
 pub(super) const HOLDERS: &str = "SELECT name, version, facts FROM holder ORDER BY name, id";
 
-/// The versions of holders with time between two times.
 pub(super) const HOLDERS_BETWEEN: &str = "SELECT name, version, facts FROM holder
      WHERE id IN (SELECT holder FROM account WHERE minute_ns >= ?1 AND minute_ns < ?2) ORDER BY name, id";
 
-/// GPU time of each GPU, by its key in the file.
 fn load_times(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<BTreeMap<i64, Nanoseconds>> {
     let sql = "SELECT gpu, sum(slot_ns) FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2 GROUP BY gpu";
     rows(connection, sql, [stored(from.0)?, stored(to.0)?], |row| {
@@ -230,7 +218,6 @@ fn load_times(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result
     })
 }
 
-/// The rates with these numbers, by their begin.
 pub(super) fn used_rates<'a>(schedule: &'a RateSchedule, ids: &BTreeSet<i64>) -> Vec<&'a Recorded<Rate>> {
     let rates = schedule.rates.entries().iter().filter(|rate| ids.contains(&rate.id));
     let mut rates: Vec<&Recorded<Rate>> = rates.collect();
@@ -253,10 +240,9 @@ pub(super) fn find_currency(rates: &[&Recorded<Rate>], from: Utc) -> Result<Opti
     })
 }
 
-/// What tells the rows of one line apart: the keys of GPU, holder, GPU instance and profile.
+/// What identifies the rows of one line: the keys of GPU, holder, GPU instance and profile.
 type RowKey = (i64, i64, i64, i64);
 
-/// The sum of the rows of one line.
 struct LineSum {
     amounts: Amounts,
     grade: Grade,
@@ -327,7 +313,6 @@ fn coarse_rows(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Resul
     rows(connection, sql, [stored(from.0)?, stored(to.0)?], |row| row.try_into())
 }
 
-/// The id of the version of a holder with that key.
 pub(super) fn load_holder_id(connection: &Connection, key: i64) -> rusqlite::Result<HolderId> {
     connection
         .prepare_cached("SELECT name, version FROM holder WHERE id = ?1")?
@@ -366,7 +351,6 @@ fn load_conflicts(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Re
     Ok(conflicts.into_iter().map(conflict).collect())
 }
 
-/// The profiles of MIG instances, by key.
 pub(super) fn load_profiles(connection: &Connection) -> rusqlite::Result<HashMap<i64, MigProfile>> {
     rows(connection, "SELECT id, name, size, total FROM mig_profile", [], |row| {
         let name = row.get::<_, String>(1)?.into();

@@ -12,7 +12,6 @@ use crate::model::Utc;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClosedBill {
     pub bill: Bill,
-    /// The versions of the tenant rules that held in it.
     pub rules: Vec<RulesVersion>,
     /// When it was closed, account time.
     #[serde(with = "crate::accounting::billing::time")]

@@ -33,7 +33,6 @@ pub(super) fn clamped(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// The value of column `index` of a row.
 pub(super) fn loaded(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<u64> {
     let value: i64 = row.get(index)?;
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
@@ -50,7 +49,6 @@ pub(super) fn loaded_id(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Resu
     Ok(HolderId::new(row.get::<_, String>(index)?).with_version(loaded(row, index + 1)?))
 }
 
-/// A GPU instance id for a column.
 pub(super) fn stored_instance(id: Option<u32>) -> i64 {
     id.map_or(-1, i64::from)
 }
@@ -78,7 +76,6 @@ pub(super) fn loaded_money(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::R
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(index, Type::Integer, error.into()))
 }
 
-/// The value in a JSON column.
 pub(super) fn loaded_json<T: serde::de::DeserializeOwned>(
     row: &rusqlite::Row<'_>,
     index: usize,
@@ -114,7 +111,6 @@ pub(super) fn loaded_grade(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::R
     ranked(&Grade::ALL, row, index)
 }
 
-/// The activity sources of a set of bits.
 pub(super) fn sources_of(bits: i64) -> Vec<ActivitySource> {
     SOURCES.into_iter().filter(|source| bits & source_bit(*source) != 0).collect()
 }

@@ -16,7 +16,6 @@ use crate::model::{Facts, HolderId, HolderKind, Nanoseconds, PARTS, Tariff, Utc}
 /// Counters that changed within this time before the last settled minute are loaded at the start.
 const RECENT: Nanoseconds = Nanoseconds::from_seconds(600);
 
-/// A counter of a holder on a slot.
 static ONE: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT born_ns, {} FROM counter WHERE gpu = ?1 AND holder = ?2 AND gpu_instance = ?3",
@@ -34,7 +33,6 @@ static OF_TENANT: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The holder of that id, where the file has one.
 pub(super) fn holder(connection: &Connection, id: &HolderId) -> rusqlite::Result<Option<StoredHolder>> {
     connection
         .prepare_cached("SELECT id, tenant FROM holder WHERE name = ?1 AND version = ?2")?
@@ -65,7 +63,6 @@ pub(super) fn versions(
     })
 }
 
-/// The counter of a holder on a slot (GPU, GPU instance), where the file has one.
 pub(super) fn counter(
     connection: &Connection,
     gpu: i64,

@@ -5,18 +5,14 @@ use std::sync::Arc;
 
 use crate::model::{HolderId, Utc};
 
-/// A failed operation on a ledger.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: cannot {doing}: {cause}", path.display())]
 pub struct Error {
-    /// The ledger's file.
     pub path: PathBuf,
-    /// The operation.
     pub doing: &'static str,
     pub cause: Cause,
 }
 
-/// Why an operation on a ledger failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
@@ -29,7 +25,6 @@ pub enum Cause {
         "it is another name of a ledger that an agent writes; give the name that the agent has, or stop the agent"
     )]
     OtherName,
-    /// The lock file belongs to a user who could keep the agent out.
     #[error(
         "its lock {} belongs to user {owner}, who is neither root nor this agent's user; remove it",
         path.display()
@@ -109,11 +104,7 @@ pub enum Cause {
         "the raw spans of {gpu} overlap the account or each other at {}; pass only the part of the span \
          after the account's end; nothing of the batch was stored", at.0
     )]
-    Spans {
-        gpu: Arc<str>,
-        /// Earliest begin of the next span.
-        at: Utc,
-    },
+    Spans { gpu: Arc<str>, at: Utc },
     #[error("{gpu} has no account yet; it must be registered in this batch or an earlier one")]
     UnknownGpu { gpu: Arc<str> },
     #[error("{holder} is not stored; it must be in this batch or an earlier one")]
@@ -220,7 +211,6 @@ impl Error {
 }
 
 impl Cause {
-    /// Adds the path and the operation.
     pub(super) fn at(self, path: &Path, doing: &'static str) -> Error {
         let cause = match self {
             Self::Sqlite { source } if code(&source) == Some(rusqlite::ErrorCode::NotADatabase) => {
@@ -232,7 +222,6 @@ impl Cause {
     }
 }
 
-/// Text that lists the copies beside a ledger.
 fn listed_copies(path: &Path, versions: &[i64]) -> String {
     let name = path.display();
     if versions.is_empty() {

@@ -17,7 +17,6 @@ use crate::model::{Attachment, GpuId, Nanoseconds, Utc};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InventoryRow {
-    /// The GPU, with its last index.
     pub gpu: GpuId,
     /// Product name; empty where it is unknown.
     pub model: Arc<str>,

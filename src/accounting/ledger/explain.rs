@@ -23,7 +23,6 @@ use crate::model::{
     Holder, HolderId, HolderKind, Holding, MigProfile, Nanoseconds, SlotId, Utc, VisibleAccount,
 };
 
-/// Makes an explanation, in one read transaction.
 pub(super) fn explain(connection: &Connection, request: &BillRequest) -> Result<Explanation, Cause> {
     let (account, period) = StoredAccount::open(connection, request)?;
     let bill = account.bill(request, period)?.visible_to(&request.visible);
@@ -59,7 +58,6 @@ pub(super) fn explain(connection: &Connection, request: &BillRequest) -> Result<
     })
 }
 
-/// The lines that are asked for, and the bill with their rates and terms and without sums.
 fn select(mut bill: Bill, filter: &LineFilter) -> (Bill, Vec<BillLine>) {
     let mut lines = bill.take_lines();
     filter.retain(&mut lines);
@@ -71,10 +69,8 @@ fn select(mut bill: Bill, filter: &LineFilter) -> (Bill, Vec<BillLine>) {
     (bill, lines)
 }
 
-/// The place of each explained line of a GPU, by holder and slot.
 type Places = HashMap<(HolderId, SlotId), usize>;
 
-/// What is held at the end of the account, by the key of the GPU.
 type Holdings = HashMap<i64, Vec<Holding>>;
 
 impl StoredAccount<'_> {
@@ -93,7 +89,6 @@ impl StoredAccount<'_> {
             && rates.numbers(self.rates.terms_of(&line.tenant, at)) == line.rates
     }
 
-    /// Adds what was recorded beside the minutes of a line.
     fn complete(&self, line: &mut ExplainedLine, spans: &[[Utc; 2]], holdings: &Holdings) {
         let of = &line.line;
         line.started = self.holders.get(&of.holder).and_then(started);
@@ -135,7 +130,6 @@ impl StoredAccount<'_> {
     }
 }
 
-/// What decides on the tenant of a holder.
 fn basis(holder: &Holder, rules: &TenantRules) -> TenantBasis {
     if holder.id.is_remainder() {
         return TenantBasis::Reserved;
@@ -232,7 +226,6 @@ fn read_row(
     })
 }
 
-/// Adds when each holder was first stored.
 fn add_first_seen(connection: &Connection, lines: &mut [ExplainedLine]) -> Result<(), Cause> {
     let sql = "SELECT first_seen_ns FROM holder WHERE name = ?1 AND version = ?2";
     for line in lines {
@@ -243,7 +236,6 @@ fn add_first_seen(connection: &Connection, lines: &mut [ExplainedLine]) -> Resul
     Ok(())
 }
 
-/// The first minute of these lines, and the end of their last one.
 fn range<'a>(lines: impl Iterator<Item = &'a ExplainedLine>) -> Option<(Utc, Utc)> {
     lines.flat_map(|line| &line.spans).fold(None, |range, span| {
         let (from, to) = range.unwrap_or((span.from, span.to));
@@ -320,7 +312,7 @@ fn load_remarks<'a>(
     Ok(remarks)
 }
 
-/// Which claim yields to which, as `HOLDER to HOLDER, HOLDER`; others are told by their kind.
+/// Which claim yields to which, as `HOLDER to HOLDER, HOLDER`; other holders appear as their kind.
 fn describe_yield(claims: &str, own: &BTreeSet<&str>) -> String {
     let (holder, earlier) = claims.rsplit_once(" to ").unwrap_or((claims, ""));
     let name = |id: &str| match HolderId::new(id).kind() {
@@ -336,7 +328,7 @@ fn describe_yield(claims: &str, own: &BTreeSet<&str>) -> String {
     format!("{holder} does not fit beside that of {earlier}, which comes first: it yields and holds nothing")
 }
 
-/// The XIDs of a GPU of which the last error was in that time.
+/// The XIDs of a GPU whose last error was in that time.
 fn load_xids(connection: &Connection, gpu: i64, (from, to): (Utc, Utc)) -> Result<Vec<XidRecord>, Cause> {
     let codes = connection
         .query_row("SELECT codes FROM xid_sum WHERE gpu = ?1", [gpu], |row| {

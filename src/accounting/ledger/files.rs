@@ -20,10 +20,8 @@ pub(super) const MODE: u32 = 0o640;
 /// How long a lock is waited for: [`check_unowned`] holds one for a moment, an owner for good.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Permission bits of other users.
 const OTHERS: u32 = 0o007;
 
-/// The path of a file beside the ledger: its name and a suffix.
 pub(super) fn with_suffix(ledger: &Path, suffix: &str) -> PathBuf {
     let mut name = ledger.as_os_str().to_owned();
     name.push(suffix);
@@ -64,10 +62,8 @@ fn close_to_others(path: &Path) {
     }
 }
 
-/// What the kind of filesystem means for a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FilesystemKind {
-    /// A local disk.
     Local,
     /// Lost with the container or at the next boot, or unknown.
     Temporary,
@@ -129,7 +125,7 @@ impl Drop for LedgerLock {
 /// A line of the lock file. Without it an empty ledger is one that was never made, as after a kill during the first start.
 const MADE: &str = "ledger made";
 
-/// Refuses an empty file where a ledger was: its account is lost, and must not begin anew without a word.
+/// Refuses an empty file where a ledger was: its account is lost, and must not begin anew silently.
 pub fn check_not_emptied(ledger: &Path) -> Result<(), Error> {
     let is_empty = std::fs::metadata(ledger).is_ok_and(|metadata| metadata.len() == 0);
     let was_made =
@@ -185,7 +181,6 @@ impl LedgerLock {
         }
     }
 
-    /// Notes that the ledger was made, unless that is noted.
     pub(super) fn note_made(&mut self) -> Result<(), Cause> {
         let note = |file: &mut File| {
             file.rewind()?;
@@ -218,7 +213,6 @@ pub(super) fn check_name(ledger: &Path) -> Result<(), Cause> {
     }
 }
 
-/// The file, if another process has locked it.
 fn locked_file(path: &Path) -> Option<File> {
     let file = file::open(path).ok()?;
     file::is_locked(&file).is_ok_and(|is_locked| is_locked).then_some(file)

@@ -14,7 +14,6 @@ use crate::accounting::billing::{RateSchedule, Recorded, RecordedAt, Schedule};
 use crate::accounting::tenants::{Decision, RuleSchedule};
 use crate::model::Utc;
 
-/// The kinds of entries, as the table names them.
 const RATE: &str = "rate";
 const TERMS: &str = "terms";
 const RULES: &str = "rules";
@@ -46,7 +45,6 @@ pub(super) fn record(
     Ok(transaction.commit()?)
 }
 
-/// Stores what is new in a schedule, and the ends of the rest.
 fn store<E: Serialize>(connection: &Connection, kind: &str, schedule: &Schedule<E>) -> Result<(), Cause> {
     let sql = "INSERT INTO history (kind, id, entry, begin_ns, end_ns, recorded_ns, covered_until_ns)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)

@@ -57,7 +57,6 @@ fn migrate_by(
     Ok(copy)
 }
 
-/// A copy in memory, at the newest version.
 pub(super) fn migrated_copy(connection: &Connection) -> Result<Connection, Cause> {
     let mut copy = Connection::open_in_memory()?;
     copy_to(connection, &mut copy)?;

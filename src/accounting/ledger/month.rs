@@ -31,7 +31,6 @@ impl Ledger {
     }
 }
 
-/// Adds up the rows of the month.
 fn load(connection: &Connection, state: &LedgerState, zone: &TimeZone) -> Result<Option<MonthCosts>, Cause> {
     let newest = state.gpus.values().map(|gpu| gpu.settled_until).max();
     let last = newest.map(|newest| Utc(newest.0.saturating_sub(1)));

@@ -73,7 +73,6 @@ fn read(row: &Row<'_>) -> rusqlite::Result<NodeIdentity> {
     })
 }
 
-/// What the node was at each time.
 pub(super) struct NodeHistory {
     /// In order of their ends.
     past: Vec<(Utc, Arc<NodeIdentity>)>,
@@ -90,7 +89,6 @@ impl NodeHistory {
         Ok(Self { past, now: Arc::new(now) })
     }
 
-    /// What it was at a time.
     pub(super) fn at(&self, at: Utc) -> &Arc<NodeIdentity> {
         self.past.iter().find(|(until, _)| at < *until).map_or(&self.now, |(_, node)| node)
     }

@@ -32,9 +32,7 @@ pub struct Opening {
     pub unsynchronised: bool,
     /// The operator's prices and terms; without prices nothing is charged.
     pub book: PriceBook,
-    /// The operator's tenant rules.
     pub tenant_rules: Arc<TenantRules>,
-    /// The node's identity on bills.
     pub node: NodeIdentity,
     /// Time zone of months; none is UTC.
     pub zone: Option<TimeZone>,
@@ -54,7 +52,6 @@ pub struct Ledger {
     /// Whether the connection is set so that commits survive a power loss; none while it is unknown.
     pub(super) syncs: Option<bool>,
     pub(super) timeline: AccountTimeline,
-    /// Time zone of months.
     pub(super) zone: TimeZone,
     /// Wall clock - account time at the last recorded step, in nanoseconds.
     lead: i64,
@@ -179,7 +176,6 @@ impl Ledger {
         Ok(Some(lead))
     }
 
-    /// The real path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -11,7 +11,6 @@ use super::owner::Ledger;
 use super::queue::split_by_gpu;
 use crate::accounting::batches::{Acknowledged, LedgerBatch};
 
-/// Result of [`Ledger::commit_by_gpu`].
 #[derive(Debug, Default)]
 pub struct PartialCommit {
     /// What was committed, in order.
@@ -20,7 +19,6 @@ pub struct PartialCommit {
     pub dropped: Vec<(Arc<str>, Error)>,
     /// What the disk prevented, in order; put it back into the queue.
     pub unfinished: Vec<LedgerBatch>,
-    /// How the disk prevented it.
     pub prevented: Option<Error>,
 }
 

@@ -7,7 +7,6 @@ use super::column::{loaded, put, stored};
 use super::error::Cause;
 use crate::model::{QUARTER_HOUR, Utc};
 
-/// What retention has done to the rows of a ledger.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RolledTime {
     /// Rows that begin before are sums of quarter hours.
@@ -29,7 +28,6 @@ impl RolledTime {
         put(connection, sql, [stored(self.until.0)?, stored(self.deleted_until.0)?])
     }
 
-    /// The `minute_ns` of the row of a minute.
     pub(super) fn row_of(&self, minute: Utc) -> Utc {
         if minute < self.until { minute.floor(QUARTER_HOUR) } else { minute }
     }

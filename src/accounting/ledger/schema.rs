@@ -122,7 +122,6 @@ pub(super) fn ledger_version(connection: &Connection) -> Result<i64, Cause> {
     }
 }
 
-/// The value of `PRAGMA user_version`.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     number(connection, "PRAGMA user_version")
 }

@@ -21,7 +21,6 @@ use crate::model::{NodeIdentity, Utc};
 #[serde(rename_all = "snake_case")]
 pub enum StatementOrder {
     Close(ClosedPeriod),
-    /// Record the document of a closed period, or a credit for one.
     Record(RecordedDocument),
 }
 
@@ -54,15 +53,12 @@ pub struct RecordedDocuments {
     pub unfinished: Vec<ClosedPeriod>,
 }
 
-/// Why a document is not what the ledger recorded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordProblem {
-    /// Another document has the number.
     #[error(
         "the ledger recorded {0} for this number: it was changed and given a new digest; a copy from before restores it"
     )]
     Changed(String),
-    /// A credit that the ledger does not know, for a period that it closed.
     #[error(
         "the ledger has not recorded it; if you gave it, give the same credit again (tenant, amount and reason), which records it"
     )]
@@ -70,19 +66,12 @@ pub enum RecordProblem {
     /// A statement of a period for which the ledger recorded another one.
     #[error("the ledger recorded document {0} for its period; remove this one")]
     Other(String),
-    /// The ledger waits for the statement of this period.
     #[error(
         "the ledger closed its period and has not recorded it; close the month again, which completes that"
     )]
     Unfinished,
-    /// The ledger has not closed the period.
     #[error("the ledger has not closed {from} to {to}; is it the ledger of that statement?")]
-    Foreign {
-        /// Begin of the period.
-        from: Utc,
-        to: Utc,
-    },
-    /// A recorded document is not there.
+    Foreign { from: Utc, to: Utc },
     #[error(
         "document {number} is missing, which the ledger recorded with {digest}; put it back{}",
         if *.is_credit { ", or give the credit again if it was never written" } else { "" }
@@ -107,7 +96,6 @@ impl RecordedDocuments {
         })
     }
 
-    /// What is wrong with a document among others.
     pub fn problem(&self, stored: &StoredDocument, documents: &[&StoredDocument]) -> Option<RecordProblem> {
         if self.has(stored) {
             return None;
@@ -170,7 +158,6 @@ fn missing(known: &RecordedDocument) -> RecordProblem {
     RecordProblem::Missing { is_credit, number, digest }
 }
 
-/// The statement itself, or that of a credit.
 fn statement_of<'a>(stored: &'a StoredDocument, documents: &[&'a StoredDocument]) -> Option<&'a Statement> {
     match &stored.document {
         Document::Statement(statement) => Some(statement),
@@ -203,10 +190,8 @@ pub(super) fn recorded(connection: &Connection) -> Result<RecordedDocuments, Cau
     Ok(all)
 }
 
-/// An order that the ledger's owner is to execute.
 #[derive(Debug)]
 pub struct PendingOrder {
-    /// The order.
     pub order: StatementOrder,
     /// Receives the time of the order, or why it was refused.
     pub reply: Sender<Result<Utc, String>>,
@@ -246,7 +231,6 @@ fn execute(connection: &mut Connection, order: &StatementOrder) -> Result<Utc, C
     Ok(at)
 }
 
-/// A closed period as it is stored.
 struct StoredPeriod {
     id: i64,
     period: [Utc; 2],
@@ -263,7 +247,6 @@ fn load_period(row: &Row<'_>) -> rusqlite::Result<StoredPeriod> {
     })
 }
 
-/// The first closed period that overlaps this one.
 fn overlapping(connection: &Connection, period: &ClosedPeriod) -> rusqlite::Result<Option<StoredPeriod>> {
     connection
         .query_row(

@@ -22,7 +22,7 @@ pub struct Decision {
     /// Prices and terms; an empty book ends all.
     pub book: Option<PriceBook>,
     pub rules: Option<Arc<TenantRules>>,
-    /// Time since boot of the moment, since its account time may not be known yet.
+    /// Time since boot at which it was decided; its account time may not be known yet.
     pub decided: Nanoseconds,
 }
 

@@ -16,12 +16,10 @@ pub struct TenantRules {
     pub rules: Vec<TenantRule>,
     /// Attributes, such as a cost center, by tenant and name.
     pub attributes: BTreeMap<String, BTreeMap<String, String>>,
-    /// Monthly budgets, by tenant.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub budgets: BTreeMap<String, TenantBudget>,
 }
 
-/// A rule that yields the tenant of holders with certain facts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TenantRule {
@@ -44,7 +42,6 @@ impl TenantRules {
         self.rule_of(holder).map(|(_, tenant)| tenant)
     }
 
-    /// The place of the first matching rule, and the tenant that it yields.
     pub fn rule_of(&self, holder: &Holder) -> Option<(usize, Arc<str>)> {
         if matches!(holder.id.kind(), HolderKind::Remainder | HolderKind::Other) {
             return None;
@@ -79,7 +76,6 @@ impl TenantRule {
         self.patterns.keys().map(String::as_str).chain(parts.into_iter().filter_map(TemplatePart::label))
     }
 
-    /// Whether the tenant is a text without placeholders.
     pub fn is_literal(&self) -> bool {
         template(&self.tenant).is_some_and(|parts| parts.into_iter().all(|part| part.label().is_none()))
     }
@@ -105,7 +101,6 @@ impl TenantRule {
     }
 }
 
-/// Whether `gpu_workload_info` has a label of that name, which a rule can read.
 pub fn is_label(name: &str) -> bool {
     Fact::ALL.iter().any(|fact| fact.label() == name)
         || name.strip_prefix(PodLabel::PREFIX).is_some_and(|rest| !rest.is_empty())

@@ -7,7 +7,6 @@ use super::{TenantRule, TenantRules, tenant};
 use crate::accounting::billing::{Dated, Recorded, RecordedAt, Schedule, TenantBudget};
 use crate::model::{Holder, NodeIdentity, QUARTER_HOUR, Utc};
 
-/// The rules of a time without any.
 static NO_RULES: LazyLock<Arc<TenantRules>> = LazyLock::new(Arc::default);
 
 /// All rules together are one entry, a version: their order matters.
@@ -43,7 +42,6 @@ impl RuleSchedule {
         Self { versions, in_force: Schedule::new(in_force) }
     }
 
-    /// The schedule of a node that has always had these rules.
     pub fn always(rules: &TenantRules) -> Self {
         let mut schedule = Self::default();
         schedule.record(rules, RecordedAt::first(&NodeIdentity::default()));
@@ -101,7 +99,6 @@ impl RuleSchedule {
     }
 }
 
-/// When a rule that a version adds begins, if a begin was given.
 fn begin_of(rule: &TenantRule, version: &Recorded<TenantRules>) -> Option<Utc> {
     Some(rule.from?.max(version.covered_until.ceil(QUARTER_HOUR)))
 }
@@ -143,7 +140,6 @@ mod tests {
         TenantRules { rules: vec![rule], ..TenantRules::default() }
     }
 
-    /// Rules with begins in quarter hours.
     fn with_begins<const N: usize>(given: [(&str, Option<u64>); N]) -> TenantRules {
         let rule = |(tenant, from): (&str, Option<u64>)| TenantRule {
             tenant: tenant.to_owned(),

@@ -26,7 +26,6 @@ pub(super) fn start(path: Option<PathBuf>, shared: &Shared) -> Result<mpsc::Send
     Ok(sender)
 }
 
-/// Makes bills until the agent stops or the server has ended.
 fn answer_bills(path: &Path, config: &BillingConfig, mut jobs: mpsc::Receiver<BillJob>, stop: &Stop) {
     while let Some(BillJob { request, is_explanation, reply }) = jobs.blocking_recv() {
         if stop.is_called() {

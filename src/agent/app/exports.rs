@@ -22,7 +22,7 @@ pub(super) struct RunningExports {
     on_stop: Duration,
 }
 
-/// What the tick loop publishes of it.
+/// The state of exports that the tick loop publishes.
 #[derive(Debug, Default)]
 pub(super) struct ExportState {
     /// Time since boot at which everything closed was exported, in nanoseconds.
@@ -88,7 +88,6 @@ struct ExportWriter {
 }
 
 impl ExportWriter {
-    /// Writes until the agent stops.
     fn run(&mut self, interval: Nanoseconds) {
         loop {
             let wait = if self.write_all(true) { interval } else { interval.min(RETRY_INTERVAL) };

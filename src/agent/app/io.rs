@@ -15,14 +15,12 @@ use crate::runtime::clock::system_zone;
 use crate::runtime::systemd::notify;
 use crate::runtime::thread::Thread;
 
-/// The running I/O thread.
 pub(super) struct RunningIo {
     stop: watch::Sender<bool>,
     thread: Thread,
 }
 
 impl RunningIo {
-    /// Closes the listeners and their connections.
     pub(super) fn stop(&self, longest: Duration) {
         // It may have ended by itself.
         let _ = self.stop.send(true);

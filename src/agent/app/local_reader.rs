@@ -12,7 +12,6 @@ use crate::model::VisibleAccount;
 use crate::output::serve::{LocalReader, OwnerRequest};
 use crate::runtime::thread::{self, Thread};
 
-/// The most requests that may wait for the owner of their connection.
 const QUEUE_LENGTH: usize = 16;
 
 /// Starts the thread that finds whose connections on loopback are; it may wait for what other users do.
@@ -33,7 +32,7 @@ pub(super) fn start_owners(shared: &Shared) -> Result<mpsc::Sender<OwnerRequest>
     Ok(sender)
 }
 
-/// Tells the server what a user of this host may see.
+/// Lets the server find what a user of this host may see.
 pub(super) fn local_reader(shared: &Arc<Shared>) -> LocalReader {
     let shared = Arc::clone(shared);
     Box::new(move |uid| visible_to(uid, &shared))

@@ -41,18 +41,14 @@ pub use flags::{WebFlags, listen_address};
 pub use observer::Observer;
 use reload::Reloads;
 
-/// The configuration of the agent, with what the command line adds.
 #[derive(Debug)]
 pub struct Launch {
-    /// The validated configuration.
     pub config: Config,
-    /// The file of the configuration, which is read again when it changes.
     pub source: Option<ConfigFile>,
     /// The clock: the system's, or the page of a demo.
     pub clock: Clock,
     /// The root of the Linux files: `/`, or a directory of a demo.
     pub root: PathBuf,
-    /// Whether the driver is known to be simulated before it is opened.
     pub simulated: bool,
     /// Whether it only looks: it takes no lock and writes no file.
     pub observes: bool,
@@ -62,22 +58,18 @@ pub struct Launch {
     pub systemd_socket: bool,
 }
 
-/// The agent cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// An address is not this host's, or is taken and the agent is a demo.
     #[error(transparent)]
     Listen(#[from] serve::Error),
-    /// The sockets of systemd cannot be used.
     #[error(transparent)]
     Inherit(#[from] serve::InheritError),
-    /// TLS, users or headers cannot be used.
     #[error("{0}")]
     Web(String),
     /// The ledger is owned by another agent, or is not a ledger.
     #[error(transparent)]
     Ledger(#[from] crate::accounting::ledger::Error),
-    /// A variable of OpenTelemetry cannot be used.
     #[error(transparent)]
     Variable(#[from] crate::config::BadVariable),
     /// It had started, and the driver was replaced outside its container: only a new container has the new library.
@@ -93,7 +85,6 @@ pub enum StartError {
          that existed at its start; the ledger was closed cleanly; restart the agent"
     )]
     DriverLoadedLater,
-    /// It had started, and a vital thread has failed.
     #[error(
         "the {0} thread failed, so the agent shut down cleanly; restart it, and please report the error in the log"
     )]
@@ -109,7 +100,6 @@ impl StartError {
     }
 }
 
-/// What systemd shows of an agent that is ready.
 const RUNNING: &str = "running";
 
 /// How long the agent waits at most for its parts to end, one after the other: with systemd and the log less than two
@@ -120,7 +110,6 @@ const LEDGER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Samplers end while the others are waited for.
 const SAMPLERS_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// State that the threads share.
 struct Shared {
     node: NodeIdentity,
     clock: Clock,
@@ -130,11 +119,8 @@ struct Shared {
     simulated: Arc<AtomicBool>,
     sessions: Arc<DriverSessions>,
     resolvers: Arc<Resolvers>,
-    /// What the agent says of itself.
     status: Arc<serve::AgentStatus>,
-    /// When the agent started, by the system's clock.
     started: Utc,
-    /// TLS, users and headers of the pages.
     access: Arc<serve::Access>,
     vital: VitalThreads,
     reloads: Reloads,
@@ -220,7 +206,6 @@ impl Shared {
     }
 }
 
-/// The threads that are waited for at the end.
 struct Threads {
     io: io::RunningIo,
     push: Option<push::RunningPush>,
@@ -275,7 +260,6 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     }
 }
 
-/// Logs version and configuration of the agent.
 fn log_start(launch: &Launch) {
     let Launch { config, source, .. } = launch;
     let file = source.as_ref().map(ConfigFile::path).map_or_else(
@@ -322,12 +306,10 @@ fn log_page(url: &str, shared: &Shared) {
     tracing::info!("open {url}, then gpumeter top{options}");
 }
 
-/// Logs how GPUs are held on this node, and what to set for another rule.
 fn log_how_held(how_held: HowHeld) {
     tracing::info!("{}; {}", how_held.describe(), how_held.advice());
 }
 
-/// Opens the sockets on which pages are served.
 fn listen(launch: &Launch, security: &serve::Security) -> Result<serve::BoundListeners, StartError> {
     let addresses = &launch.config.web.listen;
     let inherited = if launch.systemd_socket { serve::inherit()? } else { Vec::new() };

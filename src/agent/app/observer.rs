@@ -54,7 +54,6 @@ impl Observer {
         &self.shared.stop
     }
 
-    /// Whether there is no driver, or it cannot be opened.
     pub fn has_no_driver(&self) -> bool {
         session::search(&self.shared.sessions) == Search::Failed
     }

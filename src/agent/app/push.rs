@@ -34,7 +34,6 @@ pub(super) struct RunningPush {
     thread: Thread,
 }
 
-/// Where the tick loop pushes to.
 #[derive(Clone, Debug)]
 pub(super) struct PushTarget {
     queue: Arc<PushQueue>,
@@ -59,7 +58,6 @@ impl RunningPush {
     }
 }
 
-/// Starts the thread if there are destinations.
 pub(super) fn start(
     config: &Config,
     plan: &OtlpPlan,
@@ -123,7 +121,6 @@ fn open_spool(config: &SpoolConfig, destinations: &[Destination]) -> rusqlite::R
     Spool::open(&config.directory, limits, destinations)
 }
 
-/// The push of the tick loop, every so many ticks.
 pub(super) struct TickPush {
     encoder: OtlpEncoder,
     target: PushTarget,
@@ -148,7 +145,6 @@ impl TickPush {
         }
     }
 
-    /// Pushes events to the destinations that take them.
     pub(super) fn push_events(&self, events: &[Arc<Event>], at: Utc, cause: SpanContext) {
         let is_wanted = self.target.destinations.iter().any(|one| one.signal == Signal::Logs);
         if is_wanted && !events.is_empty() {
@@ -201,7 +197,7 @@ impl HttpClient for SpanClient {
 }
 
 impl PushTarget {
-    /// Hands a request over; what gives way to it is counted for each destination.
+    /// Queues a request; what it displaces is counted for each destination.
     fn put(&self, batch: PushBatch) {
         for dropped in self.queue.put(batch) {
             let receivers = self.destinations.iter().filter(|one| one.signal == dropped.signal);

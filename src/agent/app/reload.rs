@@ -23,7 +23,6 @@ use crate::runtime::thread::{self, Thread};
 /// How often the files are checked for changes; a changed one is read once two checks in a row find it unchanged.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The result of the last reload, and the sender of requests for another.
 pub(super) struct Reloads {
     success: AtomicBool,
     pub(super) requests: mpsc::Sender<()>,
@@ -42,9 +41,7 @@ impl Reloads {
 }
 
 pub(super) struct ReloadSources {
-    /// The configuration file, if there is one.
     pub(super) config: Option<ConfigFile>,
-    /// The files of TLS, users and headers.
     pub(super) web: WebSource,
 }
 

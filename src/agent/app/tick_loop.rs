@@ -22,7 +22,6 @@ use crate::runtime::systemd::Watchdog;
 use crate::runtime::thread::{self, Thread};
 use crate::runtime::trace;
 
-/// Where the results of a tick go.
 pub(super) struct Outputs {
     ledger: Option<Arc<ledger::LedgerChannel>>,
     exports: Option<Arc<exports::ExportState>>,
@@ -164,7 +163,6 @@ fn inputs(news: Vec<SamplerNews>, outputs: &Outputs, shared: &Shared) -> Inputs 
     }
 }
 
-/// Adds the metrics of the kernel log and of driver events.
 fn add_event_metrics(services: &mut Services, shared: &Shared) {
     let (kernel_log, overrun, refused) = shared.sessions.received.losses();
     if let Some(ok) = kernel_log {
@@ -180,7 +178,6 @@ fn add_event_metrics(services: &mut Services, shared: &Shared) {
     }
 }
 
-/// Adds the metrics of the ledger thread and its queue.
 fn add_ledger_metrics(services: &mut Services, ledger: &ledger::LedgerChannel) {
     services.set(AgentFamily::LedgerOpen, ledger.durable().is_some().into());
     if let Some(durable) = ledger.durable() {
@@ -196,7 +193,6 @@ fn add_ledger_metrics(services: &mut Services, ledger: &ledger::LedgerChannel) {
     services.set(AgentFamily::LedgerCoarseWindows, pressure.merged);
 }
 
-/// Adds success and age of the resolvers.
 fn add_resolver_metrics(services: &mut Services, shared: &Shared) {
     for round in shared.resolvers.last_rounds() {
         let labels = || vec![("resolver", round.resolver.into())];
@@ -207,7 +203,6 @@ fn add_resolver_metrics(services: &mut Services, shared: &Shared) {
     }
 }
 
-/// The metrics of the other threads.
 fn services(outputs: &Outputs, shared: &Shared) -> Services {
     let mut services = Services::default();
     services.add(AgentFamily::BuildInfo, vec![("version", env!("CARGO_PKG_VERSION").into())], 1);

@@ -10,16 +10,12 @@ use crate::config::{Config, FileSet};
 use crate::output::serve::{Access, Passwords, Security, VerifyRequest};
 use crate::runtime::thread::{self, Thread};
 
-/// The most passwords that may wait to be verified.
 const QUEUE_LENGTH: usize = 16;
 
 pub(super) type PasswordRequests = mpsc::Receiver<VerifyRequest>;
 
-/// The files from which TLS, users and headers are read.
 pub(super) struct WebSource {
-    /// The web configuration file, if there is one.
     file: Option<PathBuf>,
-    /// All files that were read.
     pub(super) files: FileSet,
 }
 

@@ -34,19 +34,13 @@ use crate::runtime::thread::{self, Thread};
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum ControlRequest {
-    /// Release the driver for that many nanoseconds from now on.
     Quiesce {
-        /// The duration.
         nanoseconds: u64,
     },
-    /// Use the driver again.
     Resume,
-    /// Report whether the agent is healthy.
     Probe {
-        /// Whether it must also be ready.
         ready: bool,
     },
-    /// Report the health of each GPU.
     Health,
     /// List the GPUs that this node ever had.
     Inventory,
@@ -59,18 +53,15 @@ pub enum ControlRequest {
         time_zone: Option<String>,
         by: String,
     },
-    /// Record the document of a closed period, or a credit for one.
-    RecordDocument { document: RecordedDocument },
-    /// List the documents that the ledger has recorded.
+    RecordDocument {
+        document: RecordedDocument,
+    },
     Documents,
-    /// Stop expecting the GPU with that UUID.
     Forget {
-        /// Its UUID.
         uuid: String,
     },
 }
 
-/// The reply: an error, or the result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ControlReply {
     /// What failed, and what to do.
@@ -81,25 +72,20 @@ pub struct ControlReply {
     /// The body of `/api/v1/health`, if that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,
-    /// The closed period, if that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<ClosedBill>,
-    /// The recorded documents, if these were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<RecordedDocuments>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct InventoryLine {
-    /// The index under which it was last seen.
     pub index: u32,
-    /// UUID.
     pub uuid: String,
     /// Product name, "" if it is not known.
     pub model: String,
     /// PCI address, "" if not known.
     pub bus: String,
-    /// Its state ([`Attachment::name`]).
     pub state: String,
     /// Since when, RFC 3339.
     pub since: String,
@@ -128,14 +114,11 @@ pub const LONGEST: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 /// The most bytes of a request.
 const MAX_REQUEST_BYTES: u64 = 4_096;
 
-/// The most requests that may wait.
 const QUEUE_LENGTH: usize = 8;
 
-/// A request of a user, and the connection that awaits its reply.
 struct PendingRequest {
     stream: UnixStream,
     request: ControlRequest,
-    /// Unix user id.
     user: u32,
 }
 
@@ -145,7 +128,6 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the thread checks whether the agent stops while no client connects; nothing waits for the thread to end.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long it waits after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
 /// The socket while the agent runs, or until its start has failed.
@@ -154,25 +136,19 @@ pub(crate) struct Control {
 }
 
 impl Drop for Control {
-    /// Removes the socket's file.
     fn drop(&mut self) {
         // If it does not exist, there is nothing to do.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// What the socket's threads read and change.
 pub(crate) struct ControlServer {
     pub(crate) stop: Stop,
     pub(crate) sessions: Arc<DriverSessions>,
     pub(crate) status: Arc<AgentStatus>,
-    /// The ledger file, if one is kept.
     pub(crate) ledger: Option<PathBuf>,
-    /// Time zone, account and issuer of its statements.
     pub(crate) billing: BillingConfig,
-    /// To the ledger thread.
     pub(crate) statements: mpsc::Sender<PendingOrder>,
-    /// The configured driver library.
     pub(crate) library: Option<PathBuf>,
 }
 
@@ -320,7 +296,6 @@ impl ControlServer {
         ))
     }
 
-    /// Files of the driver that are still open or mapped.
     fn open_driver_files(&self) -> std::io::Result<Vec<PathBuf>> {
         let simulated = self.library.as_deref().and_then(Path::parent);
         let is_device = |path: &Path| {
@@ -356,7 +331,6 @@ impl ControlServer {
         }
     }
 
-    /// Has the ledger thread execute an order.
     fn order(&self, order: StatementOrder) -> Result<Utc, String> {
         /// The ledger thread may wait for the disk.
         const LEDGER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -372,7 +346,6 @@ impl ControlServer {
     }
 }
 
-/// Receives a request with the id of the user who sent it.
 fn receive_request(stream: &UnixStream) -> Result<(ControlRequest, u32), String> {
     let peer = socket_peercred(stream).map_err(|error| format!("the peer's user is unknown: {error}"))?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
@@ -395,7 +368,6 @@ fn reply(mut stream: &UnixStream, reply: Result<ControlReply, String>) {
     let _ = stream.write_all(&line);
 }
 
-/// Sends a request to a running agent, and waits for its reply.
 pub fn send_request(socket: &Path, request: &ControlRequest) -> std::io::Result<ControlReply> {
     /// Longer than the release of the driver may take.
     const REPLY_TIMEOUT: Duration = Duration::from_secs(30);

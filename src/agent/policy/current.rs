@@ -72,10 +72,8 @@ impl CurrentPolicy {
     }
 }
 
-/// How long to wait, and what to call meanwhile.
 pub(crate) struct Wait<F> {
     pub(crate) until: Nanoseconds,
-    /// The longest time between two calls of `notify`.
     pub(crate) every: Nanoseconds,
     /// Called while waiting, to show that the thread is alive.
     pub(crate) notify: F,

@@ -11,7 +11,6 @@ pub(super) fn is_configured(config: &Config) -> bool {
     !config.web.dcgm_listen.is_empty() || config.web.dcgm_counters.is_some()
 }
 
-/// What is on the page.
 pub fn dcgm_options(config: &Config) -> Arc<DcgmOptions> {
     let lines = || config.dcgm_counters.iter();
     let served = lines().filter(|line| line.kind != "label");
@@ -34,7 +33,6 @@ pub fn dcgm_options(config: &Config) -> Arc<DcgmOptions> {
     })
 }
 
-/// The names of the page's metrics that only a configured page has.
 fn unconfigured(config: &Config, counters: &[DcgmCounter]) -> Vec<String> {
     if is_configured(config) {
         return Vec::new();

@@ -23,7 +23,6 @@ pub use dcgm::{dcgm_options, refused_counters};
 pub(crate) use prices::price_in_words;
 pub use prices::price_warning;
 
-/// Names of the users and members of the groups in grants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResolvedGrantees {
     /// Names by uid; the number if there is no such user.
@@ -58,12 +57,10 @@ impl AgentPolicy {
         (self.config.otlp.interval.0 / self.config.sampling.interval.0).max(1)
     }
 
-    /// The prices and terms of the configuration.
     pub(crate) const fn book(&self) -> &PriceBook {
         &self.config.prices
     }
 
-    /// The tenant rules of the configuration.
     pub(crate) fn tenant_rules(&self) -> Arc<TenantRules> {
         self.decisions.last().and_then(|decision| decision.rules.clone()).unwrap_or_default()
     }
@@ -111,7 +108,6 @@ impl AgentPolicy {
         changed.then(|| Self { meter: Arc::new(policy), ..self.clone() })
     }
 
-    /// Whether presence holds GPUs without a grant, and why.
     pub(crate) fn how_held(&self) -> HowHeld {
         self.meter.how_held
     }
@@ -182,18 +178,15 @@ pub(crate) fn node_name(config: &Config, host_name: impl FnOnce() -> Option<Stri
     config.node.name.clone().or_else(of_pod).or_else(host_name).unwrap_or_default()
 }
 
-/// The node of a configuration, under that name.
 pub(crate) fn node_identity(config: &Config, name: &str) -> NodeIdentity {
     let NodeConfig { cluster, pool, instance_type, spot, .. } = config.node.clone();
     NodeIdentity { name: name.to_owned(), cluster, pool, instance_type, spot, simulated: false }
 }
 
-/// The prices and tenant rules of a configuration that is put in force at that boot time.
 fn decision(config: &Config, decided: Nanoseconds) -> Decision {
     Decision { book: Some(config.prices.clone()), rules: Some(Arc::new(tenant_rules(config))), decided }
 }
 
-/// The tenant rules with the attributes and budgets of tenants.
 pub(crate) fn tenant_rules(config: &Config) -> TenantRules {
     let TenantsConfig { rules, attributes, budgets } = &config.tenants;
     let currency = config.prices.currency();
@@ -204,7 +197,6 @@ pub(crate) fn tenant_rules(config: &Config) -> TenantRules {
     TenantRules { rules: rules.clone(), attributes: attributes.clone(), budgets: budgets.collect() }
 }
 
-/// Whether presence holds GPUs without a grant on a node on which `scheduler` was found.
 pub(crate) fn how_held(config: &Config, scheduler: Option<HowHeld>) -> HowHeld {
     match config.attribution.presence {
         Some(true) => HowHeld::Presence,

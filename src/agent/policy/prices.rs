@@ -4,7 +4,6 @@ use crate::accounting::billing::RateKind;
 use crate::config::Config;
 use crate::model::Utc;
 
-/// A warning if prices are configured and GPUs may have none now.
 pub fn price_warning(config: &Config, now: Utc) -> Option<String> {
     let is_any = config.prices.prices().next().is_some();
     let rates = config.prices.prices().filter(|rate| rate.kind == RateKind::GpuHour);
@@ -21,7 +20,6 @@ pub fn price_warning(config: &Config, now: Utc) -> Option<String> {
     })
 }
 
-/// The prices in force, or why there are none.
 pub(crate) fn price_in_words(config: &Config, now: Utc) -> String {
     let book = &config.prices;
     let Some(currency) = book.currency() else {

@@ -11,16 +11,14 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::runtime::thread::Thread;
 
-/// The most threads that read at one time.
 const MOST_THREADS: usize = 4;
 
 /// How long a round waits for what it asks for; a process that is not stuck is read within microseconds.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Reads processes for the rounds of one thread.
 pub(super) struct AsideReader<T>(Arc<AsideThreads<T>>);
 
-/// Processes of which one is looked for.
+/// Processes among which one is searched for.
 pub(super) struct WantedProcess<T> {
     pub(super) pids: Vec<u32>,
     /// Reads one of them; none where it is not the one.
@@ -34,7 +32,6 @@ struct AsideThreads<T> {
 
 struct AsideState<T> {
     waiting: VecDeque<WantedProcess<T>>,
-    /// The pids that are read now.
     reading: BTreeSet<u32>,
     threads: usize,
     found: Vec<T>,
@@ -71,7 +68,6 @@ impl<T: Send + 'static> AsideReader<T> {
 }
 
 impl<T> AsideThreads<T> {
-    /// Reads what is waiting, until nothing is.
     fn work(&self) {
         let mut state = self.state.lock();
         while let Some(WantedProcess { pids, read }) = state.waiting.pop_front() {
@@ -103,7 +99,6 @@ mod tests {
 
     use super::*;
 
-    /// Reads these processes in rounds until all of `expected` are found.
     fn read_until(
         reader: &AsideReader<u32>,
         expected: &[u32],

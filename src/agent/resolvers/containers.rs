@@ -12,7 +12,6 @@ use crate::model::UnattributedReason;
 use crate::runtime::clock::{Backoff, system_now};
 use crate::runtime::thread;
 
-/// Starts the thread where the configuration names a socket.
 pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
     let Some(socket) = shared.policy.now().config.attribution.containers.socket.clone() else {
         return Ok(());

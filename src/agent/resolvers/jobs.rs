@@ -30,7 +30,6 @@ use crate::runtime::trace;
 /// The map that the prolog of the host's Slurm reads.
 const MAP_OF_HOST: &str = "/run/gpumeter/gpus";
 
-/// Starts the thread where the configuration names a directory.
 pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> Result<(), thread::Error> {
     let configured = shared.policy.now().config.attribution.slurm.clone();
     if HostJobs::new(shared.host.clone(), &configured).is_none() {
@@ -62,14 +61,10 @@ pub(crate) fn map_beside(records: &Path) -> PathBuf {
     records.with_file_name("gpumeter").join("gpus")
 }
 
-/// The jobs of a host, tracked from round to round.
 pub(crate) struct HostJobs {
     host: Host,
-    /// The directory of records, where one is configured.
     records: Option<PathBuf>,
-    /// The directory of mapping files, where one is configured.
     mappings: Option<PathBuf>,
-    /// The mapping files as they were last read.
     last_mappings: Vec<RecordFile>,
     jobs: JobTracker,
     /// The path of slurmd's configuration, from a record.
@@ -79,12 +74,11 @@ pub(crate) struct HostJobs {
     /// By directory of the step's cgroup.
     environments: BTreeMap<PathBuf, StepEnvironment>,
     numbers: BTreeMap<String, String>,
-    /// Numbers of jobs of which a step has not told its environment; none for a SLUID whose number is not known.
+    /// Numbers of jobs with a step whose environment is not read yet; none for a SLUID whose number is not known.
     unread: BTreeSet<Option<String>>,
     processes: AsideReader<JobProcess>,
 }
 
-/// What a process of a job says.
 enum JobProcess {
     /// The SLUID of the job, and its number.
     Number(String, String),
@@ -112,12 +106,10 @@ impl HostJobs {
         })
     }
 
-    /// The text of `slurm.conf` of this node.
     pub(crate) fn configuration(&self) -> Option<String> {
         self.host.slurm_configuration(self.configuration.as_deref())
     }
 
-    /// The configured directories, in words.
     pub(crate) fn directories(&self) -> String {
         let paths: Vec<String> =
             self.records.iter().chain(&self.mappings).map(|path| path.display().to_string()).collect();
@@ -200,7 +192,6 @@ impl HostJobs {
         self.unread = unread.map(|job| job.map(str::to_owned)).collect();
     }
 
-    /// Reads the numbers of jobs whose cgroups are named by SLUIDs.
     fn read_numbers(&mut self, cgroups: &[JobCgroup]) {
         let unknown =
             cgroups.iter().filter(|job| job.is_named_by_sluid() && !self.numbers.contains_key(&job.name));
@@ -255,16 +246,12 @@ fn read_files(directory: Option<&Path>, problems: &mut BTreeSet<String>) -> io::
 }
 
 struct JobRounds {
-    /// The path of the map, where a directory of records is configured.
     map: Option<PathBuf>,
     jobs: HostJobs,
     /// What was held before the first round, until one knows better.
     recovered: Vec<Allocation>,
-    /// The content of the map as last written.
     written: Option<BTreeMap<u32, String>>,
-    /// Whether the last write of the map failed.
     has_map_failed: bool,
-    /// Problems of the last round, which were logged.
     problems: BTreeSet<String>,
 }
 
@@ -342,7 +329,6 @@ impl JobRounds {
     }
 }
 
-/// Number of the job that holds it.
 fn job_number(allocation: &Allocation) -> &str {
     allocation.holder.facts.get(Fact::SlurmJob).map_or("", |job| &**job)
 }

@@ -60,10 +60,9 @@ pub(crate) struct Resolvers {
     pub(crate) statuses: ResolverStatuses,
 }
 
-/// The GPUs of which the tick loop keeps an account.
+/// The GPUs that the tick loop accounts for.
 pub(crate) struct TrackedGpus {
     pub(crate) roster: Arc<Roster>,
-    /// Whether the driver lists each of them now.
     pub(crate) listed: Vec<bool>,
 }
 
@@ -76,7 +75,6 @@ pub(crate) struct ResolverRound {
 }
 
 impl Resolvers {
-    /// The workloads as last published.
     pub(crate) fn workloads(&self) -> Arc<ResolvedWorkloads> {
         Arc::clone(&self.workloads.lock())
     }
@@ -109,7 +107,6 @@ impl Resolvers {
         identities.holders().any(|holder| holder.id.workload_kind() == Some(kind))
     }
 
-    /// What is allocated by that scheduler, as last published.
     fn allocated(&self, source: HoldingSource) -> Vec<Allocation> {
         self.workloads().allocations.iter().filter(|one| one.source == source).cloned().collect()
     }
@@ -224,7 +221,6 @@ impl ResolverStatuses {
         [&self.pods, &self.jobs, &self.containers]
     }
 
-    /// Requests a round of the resolvers of these kinds of workloads.
     fn request_rounds(&self, kinds: &BTreeSet<HolderKind>) {
         let is_wanted = |status: &&ResolverStatus| status.kind.is_some_and(|kind| kinds.contains(&kind));
         for status in self.of_workloads().into_iter().filter(is_wanted) {
@@ -233,10 +229,8 @@ impl ResolverStatuses {
     }
 }
 
-/// How the last round of a resolver ended, and whether another is requested.
 struct ResolverStatus {
     name: &'static str,
-    /// The kind of workloads that it names.
     kind: Option<HolderKind>,
     is_requested: AtomicBool,
     last: Mutex<Option<LastRound>>,
@@ -265,7 +259,6 @@ impl ResolverStatus {
         }
     }
 
-    /// Records that the thread has finished a round.
     fn finish_round(&self) {
         self.finished.store(system_now().boottime.0, Ordering::Relaxed);
     }
@@ -324,7 +317,6 @@ fn log_new_problems(logged: &mut BTreeSet<String>, problems: BTreeSet<String>) {
     *logged = problems;
 }
 
-/// Replaces a published value where it has changed.
 fn replace<T: PartialEq>(published: &mut Arc<T>, value: T) {
     if **published != value {
         *published = Arc::new(value);
@@ -344,7 +336,6 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// What resolvers of the host below that directory share.
     fn resolvers_below(root: &Path) -> Arc<Resolvers> {
         let config = "attribution: {containers: {socket: /run/docker.sock}}";
         let host = Host::at(root);
@@ -365,7 +356,6 @@ mod tests {
         })
     }
 
-    /// Whether the last round of that resolver succeeded; none before it has one.
     fn succeeded(resolvers: &Resolvers, name: &str) -> Option<bool> {
         let rounds = resolvers.last_rounds();
         rounds.iter().find(|round| round.resolver == name).map(|round| round.succeeded)
@@ -380,7 +370,6 @@ mod tests {
         tracing_subscriber::fmt().with_ansi(false).with_writer(file).finish()
     }
 
-    /// Lines of the log of that level with these words.
     fn logged(file: &Path, level: &str, words: &str) -> usize {
         let text = fs::read_to_string(file).unwrap();
         text.lines().filter(|line| line.contains(level) && line.contains(words)).count()

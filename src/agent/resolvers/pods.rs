@@ -66,7 +66,6 @@ pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> R
     Ok(())
 }
 
-/// The configured resources that are GPUs, and the pods that hold none.
 fn resources(kubernetes: &KubernetesConfig) -> Resources {
     let KubernetesConfig { resources, replicas, ignore, .. } = kubernetes;
     let replicas = (*replicas > 0).then_some(*replicas);
@@ -79,7 +78,6 @@ pub(crate) struct KubeletAnswer {
     allocatable: Option<AllocatableResourcesResponse>,
 }
 
-/// The pods of a host, tracked from round to round.
 pub(crate) struct HostPods {
     host: Host,
     tracker: PodTracker,
@@ -88,7 +86,6 @@ pub(crate) struct HostPods {
 }
 
 impl HostPods {
-    /// The pods of that host from now on.
     pub(crate) fn new(
         host: Host,
         tracker: PodTracker,
@@ -166,14 +163,11 @@ struct PodRounds {
     schedule: Backoff,
     /// Time since boot until which it is asked each second.
     attentive_until: Nanoseconds,
-    /// Modification times of the log directories at the last round.
     logs_modified: [Option<SystemTime>; 2],
-    /// Problems of the last round, which were logged.
     problems: BTreeSet<String>,
     descriptions: PodDescriptions,
 }
 
-/// Labels and owners of pods, and the source that they come from.
 struct PodDescriptions {
     sources: PodSources,
     metadata: PodMetadata,

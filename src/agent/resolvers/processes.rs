@@ -20,7 +20,6 @@ const BUS_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(5);
 /// How long to wait after the first sampler has reported: all samplers read at the same moment, and one round serves all.
 const GATHER_TIME: Duration = Duration::from_millis(5);
 
-/// The most processes that are watched by pidfd.
 const MOST_WATCHED: u64 = 8_192;
 
 /// Descriptors that `select` takes; those of processes lie above them.
@@ -38,7 +37,6 @@ fn watched_within(open_files: u64) -> usize {
     usize::try_from(watched).unwrap_or(0)
 }
 
-/// Pids that samplers saw, and what the thread published.
 #[derive(Default)]
 pub(crate) struct SeenProcesses {
     /// Whether the driver's pids are those of the agent's `/proc`.
@@ -59,7 +57,6 @@ struct SeenPids {
 }
 
 impl SeenProcesses {
-    /// No processes yet, for samplers of that host.
     pub(crate) fn of(host: &Host) -> Self {
         Self { shares_pids: host.is_in_first_pid_namespace(), ..Self::default() }
     }
@@ -83,12 +80,10 @@ impl SeenProcesses {
         self.identities.lock().clone()
     }
 
-    /// The GPUs on the PCI bus, where the kernel shows it.
     pub(crate) fn pci(&self) -> Option<Arc<Pci>> {
         self.pci.lock().clone()
     }
 
-    /// The host's memory, where the kernel shows it.
     pub(crate) fn memory(&self) -> Option<HostMemory> {
         *self.memory.lock()
     }

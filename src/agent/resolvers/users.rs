@@ -73,7 +73,6 @@ fn refresh(shared: &Resolvers, uid: u32, groups_failed: &mut bool) {
     }
 }
 
-/// Puts the known names and members of groups into the grants.
 fn update_grants(shared: &Resolvers) {
     let policy = shared.policy.now();
     let (config, users) = (&policy.config, shared.host.users());
@@ -111,7 +110,6 @@ pub(crate) fn resolve_grants(
     known_grantees(config, users)
 }
 
-/// The uids of the holders who are on a GPU.
 pub(crate) fn users_on_gpus(shared: &Resolvers) -> BTreeSet<u32> {
     shared.processes.get().0.uids()
 }
@@ -119,7 +117,7 @@ pub(crate) fn users_on_gpus(shared: &Resolvers) -> BTreeSet<u32> {
 /// Prefix of a group in `web.local_readers`.
 pub(crate) const GROUP_PREFIX: &str = "group:";
 
-/// The groups of which it is looked up who belongs to them.
+/// The groups whose members are looked up.
 fn watched_groups(config: &Config) -> Vec<Arc<str>> {
     let readers = config.web.local_readers.iter().filter_map(|reader| reader.strip_prefix(GROUP_PREFIX));
     let groups: BTreeSet<Arc<str>> =

@@ -24,7 +24,6 @@ use crate::meter::SamplerNews;
 use crate::model::{Absence, Nanoseconds};
 use crate::runtime::clock::{Stop, system_now};
 
-/// How often the driver's GPUs are counted again.
 const RECOUNT_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// How long every call may fail before the driver is closed; an unloaded driver returns nothing but errors.
@@ -40,7 +39,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const CLOSE_TIMEOUT_AT_EXIT: Duration = Duration::from_millis(400);
 
-/// State between sessions.
 #[derive(Default)]
 pub(crate) struct DriverState {
     /// A library that could not be closed, with the samplers that are stuck in it.
@@ -66,7 +64,6 @@ pub(crate) struct OpenSession<'a> {
     recount: Nanoseconds,
     /// Since when every call of every sampler has failed.
     failing_since: Option<Nanoseconds>,
-    /// The PCI bus at the last check.
     bus: Option<Arc<Pci>>,
 }
 
@@ -259,7 +256,6 @@ impl OpenSession<'_> {
         })
     }
 
-    /// Whether the bus has a GPU of the driver that it did not have at the last check.
     fn has_new_gpu_on_bus(&mut self) -> bool {
         let now = self.shared.processes.pci();
         let before = std::mem::replace(&mut self.bus, now.clone());

@@ -40,7 +40,6 @@ pub(crate) fn event_set(
     }
 }
 
-/// Receives events until the session ends.
 pub(crate) fn listen(
     mut events: EventSet,
     shared: &DriverSessions,

@@ -54,19 +54,16 @@ pub(crate) struct DriverSessions {
     pub(crate) stop: Stop,
     pub(crate) host: Host,
     pub(crate) policy: Arc<CurrentPolicy>,
-    /// Frames and events for the tick loop.
     pub(crate) news: mpsc::Sender<SamplerNews>,
     pub(crate) samplers: Mutex<Samplers>,
     pub(crate) received: Received,
     pub(crate) processes: Arc<SeenProcesses>,
     pub(crate) simulated: Arc<AtomicBool>,
-    /// Whether the driver may be open.
     pub(crate) orders: Orders,
     /// Whether this process only looks, and needs no lock.
     pub(crate) observes: bool,
     /// The driver's device numbers when the agent started.
     pub(crate) driver_devices: Vec<String>,
-    /// Why only a new start can bring the driver back.
     pub(crate) restart: OnceLock<RestartReason>,
 }
 
@@ -91,7 +88,6 @@ pub(crate) struct Samplers {
     search: Search,
     /// Calls of GPUs, by UUID.
     slots: BTreeMap<Arc<str>, WatchedCalls>,
-    /// Calls that belong to no identified GPU.
     unidentified: Vec<WatchedCalls>,
     /// How many GPUs have no identity yet and were reported in the log.
     unidentified_gpus: usize,
@@ -106,13 +102,11 @@ pub(crate) struct Samplers {
     node: Option<NodeLock>,
 }
 
-/// How far the search for GPUs has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Search {
     /// The driver has not returned yet, or is released.
     #[default]
     Pending,
-    /// The driver counted this many GPUs.
     Found(usize),
     /// There is no driver, or it cannot be opened.
     Failed,
@@ -125,7 +119,6 @@ struct WatchedCalls {
     seen: Option<SeenCall>,
 }
 
-/// The call that was in flight at the last check.
 struct SeenCall {
     call: CallInFlight,
     /// When it was first seen, in the system's time.
@@ -205,7 +198,6 @@ impl WatchedCalls {
     }
 }
 
-/// Failed ticks by collector and reason.
 pub(crate) fn errors(shared: &DriverSessions) -> BTreeMap<(Arc<str>, &'static str), u64> {
     shared.samplers.lock().errors.clone()
 }
@@ -289,7 +281,6 @@ impl Samplers {
         self.unwatch(&collector(sampler.index));
     }
 
-    /// Removes the calls of a collector; one that hung has returned.
     fn unwatch(&mut self, collector: &str) {
         self.unidentified.retain_mut(|calls| {
             calls.check();
@@ -307,7 +298,6 @@ fn collector(index: u32) -> Arc<str> {
     format!("gpu{index}").into()
 }
 
-/// Counts a failed tick or search by collector and reason.
 fn count_error(shared: &DriverSessions, collector: Arc<str>, reason: &'static str) {
     *shared.samplers.lock().errors.entry((collector, reason)).or_default() += 1;
 }

@@ -23,7 +23,6 @@ pub(crate) const PATH: &str = "/run/gpumeter.lock";
 /// read it can hold it.
 const MODE: u32 = 0o640;
 
-/// Permission bits of other users.
 const OTHERS: u32 = 0o007;
 
 /// A held lock; the kernel releases it when the process ends, however it ends.
@@ -32,7 +31,6 @@ pub(crate) struct NodeLock {
     _file: File,
 }
 
-/// How a lock file was found.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LockState {
     Absent,
@@ -49,13 +47,11 @@ pub(crate) enum LockError {
          time twice"
     )]
     Held(String),
-    /// The file belongs to a user who could hold the lock for ever.
     #[error(
         "{path}: owned by user {owner}, who is neither root nor this agent's user; remove it, then create it as root \
          with `install -m 0640 /dev/null {path}`"
     )]
     Owner { path: PathBuf, owner: u32 },
-    /// It cannot be created, opened or locked.
     #[error(
         "{path}: {source}; without this lock a second agent would bill the same time twice: create the file with \
          `systemd-tmpfiles --create gpumeter.conf`, or as root with `install -m 0640 /dev/null {path}`, readable by \
@@ -127,7 +123,7 @@ fn check(path: &Path, file: &File) -> Result<(), LockError> {
     Ok(())
 }
 
-/// What is known of a file that is root's or the agent's own.
+/// The metadata of a file, which must be root's or the agent's own.
 fn trusted(path: &Path, file: &File) -> Result<Metadata, LockError> {
     let unavailable = |source| LockError::Unavailable { path: path.into(), source };
     let metadata = file.metadata().map_err(unavailable)?;

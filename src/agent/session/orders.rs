@@ -14,10 +14,8 @@ use crate::runtime::clock::{Stop, system_now};
 /// How long a release may take: the last call of a sampler, the end of its plan, and the shutdown of the library.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What the thread that opens and closes the driver is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum DriverPhase {
-    /// The library is not open.
     #[default]
     Closed,
     /// The library is being opened; a failure is tried again.
@@ -28,7 +26,6 @@ pub(crate) enum DriverPhase {
     Stuck(Vec<String>),
 }
 
-/// The operator's orders.
 #[derive(Default)]
 pub(crate) struct Orders {
     state: Mutex<OrderState>,
@@ -124,7 +121,6 @@ impl Orders {
         }
     }
 
-    /// Reports what the thread that opens and closes the driver is doing.
     pub(crate) fn set_phase(&self, phase: DriverPhase) {
         self.enter(&mut self.state.lock(), phase);
     }

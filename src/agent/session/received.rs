@@ -16,7 +16,6 @@ use crate::runtime::clock::system_now;
 /// Kinds of XID that are counted apart between two ticks; a node of 16 GPUs in MIG has fewer.
 const MAX_KINDS: usize = 1_024;
 
-/// Received XIDs, notices and hints.
 #[derive(Default)]
 pub(crate) struct Received(Mutex<ReceivedState>);
 
@@ -59,7 +58,6 @@ pub(crate) struct EventBatch {
 }
 
 impl EventBatch {
-    /// Counts an event of the driver.
     pub(crate) fn event(&mut self, event: DriverEvent) {
         match event.kind {
             DriverEventKind::Xid { xid, gpu_instance, compute_instance } => {
@@ -85,7 +83,6 @@ impl EventBatch {
 }
 
 impl Received {
-    /// Adds events received until `now`.
     pub(crate) fn add(&self, batch: EventBatch, now: Stamp) {
         let received = system_now().boottime;
         let mut state = self.0.lock();
@@ -126,7 +123,6 @@ impl Received {
         state.overwritten = state.overwritten.saturating_add(overrun);
     }
 
-    /// Returns and clears the XIDs and notices.
     pub(crate) fn take(&self) -> (Vec<XidCount>, Vec<NoticeCount>) {
         let mut state = self.0.lock();
         let (xids, notices) = (std::mem::take(&mut state.xids), std::mem::take(&mut state.notices));
@@ -139,13 +135,11 @@ impl Received {
         (xids.collect(), notices.collect())
     }
 
-    /// Returns and clears the SXIDs.
     pub(crate) fn take_sxids(&self) -> Vec<SxidCount> {
         let sxids = std::mem::take(&mut self.0.lock().sxids);
         sxids.into_iter().map(|(sxid, (count, last))| SxidCount { sxid, count, last }).collect()
     }
 
-    /// What the sampler of a GPU should do at its next tick.
     pub(crate) fn take_hint(&self, uuid: &str) -> Hint {
         self.0.lock().hints.remove(uuid).unwrap_or_default()
     }

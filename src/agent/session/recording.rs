@@ -28,7 +28,6 @@ pub struct Recording {
     /// The file to write; an existing file is not overwritten.
     pub file: PathBuf,
     pub length: Nanoseconds,
-    /// Interval between readings of every GPU.
     pub interval: Nanoseconds,
 }
 
@@ -42,7 +41,6 @@ pub struct RecordingTotals {
     pub answers: u64,
 }
 
-/// A recording under way.
 #[derive(Debug)]
 pub struct RunningRecord {
     stop: Stop,
@@ -55,7 +53,6 @@ impl RunningRecord {
         self.stop.call();
     }
 
-    /// The outcome, if the recording ends within that time.
     pub fn wait(&self, longest: Duration) -> Option<Result<RecordingTotals, RecordError>> {
         match self.outcome.recv_timeout(longest) {
             Ok(outcome) => Some(outcome),
@@ -65,19 +62,14 @@ impl RunningRecord {
     }
 }
 
-/// Why nothing was recorded, or not everything.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// The driver cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The driver does not count its GPUs.
     #[error("the driver does not count its GPUs: {}", .0.reason())]
     Uncounted(Absence),
-    /// The file cannot be written.
     #[error("recording {path}: {source}; name a new file in a directory that this user can write")]
     File { path: PathBuf, source: io::Error },
-    /// A thread could not be started.
     #[error(transparent)]
     Thread(#[from] thread::Error),
     /// The recording thread panicked.
@@ -125,7 +117,6 @@ fn begin(library: &Arc<Library>, recording: &Recording, clock: &Clock) -> io::Re
     Recorder::begin(Box::new(BufWriter::new(file)), &head, now.boottime)
 }
 
-/// How many GPUs there are, and how many times each was read.
 fn read(
     library: &Arc<Library>,
     recording: &Recording,
@@ -168,7 +159,6 @@ const WAIT_MILLISECONDS: u32 = 200;
 /// How long the events thread may take to end.
 const EVENTS_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// Starts a thread that receives events, which are recorded as they come.
 fn receive_events(
     library: &Arc<Library>,
     gpus: &[FoundGpu],

@@ -22,7 +22,6 @@ pub(super) struct SamplerThread {
 }
 
 impl SamplerThread {
-    /// Starts the sampler of the GPU at that index.
     pub(super) fn start(
         library: &Arc<Library>,
         index: u32,
@@ -49,7 +48,6 @@ impl SamplerThread {
         Ok(Self { index, slot, thread })
     }
 
-    /// The GPU and the call that it is in.
     pub(super) fn call(&self) -> String {
         let call = self.slot.in_flight().map_or("a driver call", |call| call.function);
         format!("GPU {} in {call}", self.index)
@@ -114,7 +112,6 @@ fn register(found: &FoundGpu, slot: &CallSlot, shared: &DriverSessions) -> bool 
     true
 }
 
-/// Stores why the GPU was not read at the last try, if it was not.
 fn note_absence(shared: &DriverSessions, index: u32, absence: Option<Absence>) {
     let absences = &mut shared.samplers.lock().absences;
     match absence {

@@ -20,7 +20,6 @@ const MISMATCH: &str = "version_mismatch";
 /// An upgrade may replace the module before the library; this many mismatches in a row are not an upgrade in progress.
 const MAX_MISMATCHES: u32 = 3;
 
-/// The driver cannot be used.
 struct OpenProblem {
     reason: &'static str,
     text: String,

@@ -28,7 +28,6 @@ pub(super) struct AgainstOptions {
     tolerance: u32,
 }
 
-/// The comparison as JSON.
 #[derive(Serialize)]
 struct ComparisonJson<'a> {
     node: &'a str,
@@ -40,7 +39,6 @@ struct ComparisonJson<'a> {
 }
 
 impl AgainstOptions {
-    /// Prints the comparison, if one is asked for.
     pub(super) fn run(
         &self,
         source: &BillSource,
@@ -89,7 +87,6 @@ fn read(file: &Path) -> Result<String, Failure> {
     file::read_text(file).map_err(|error| Failure::wrong(format!("{}: {error}", file.display())))
 }
 
-/// The jobs that differ, and how many do not.
 fn report(bill: &Bill, comparison: &JobComparison, tolerance: u32) -> Report {
     let mut report = begin(bill);
     report.title += ", against Slurm";

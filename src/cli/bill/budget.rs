@@ -7,14 +7,12 @@ use crate::accounting::billing::{Bill, print_money};
 use crate::cli::report::{CellUnit, Column, Report, ReportPart, ReportTable};
 use crate::model::{Money, shown};
 
-/// A tenant that costs more than its budget.
 pub(super) struct OverBudget {
     tenant: String,
     cost: Money,
     budget: Money,
 }
 
-/// Compares what the tenants of a month's bill are charged with their budgets.
 pub(super) fn over_budget(bill: &Bill) -> Vec<OverBudget> {
     let mut costs = BTreeMap::<&str, Money>::new();
     for line in &bill.lines {

@@ -6,11 +6,9 @@ use std::str::FromStr;
 use crate::accounting::billing::{Bill, BillLine, BillRate, LineDetail, LineFilter};
 use crate::model::{Fact, GpuId, PodLabel, RESERVED};
 
-/// The properties by which lines are grouped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct BillGrouping(Vec<BillProperty>);
 
-/// A property of the lines of a bill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum BillProperty {
     Word(&'static BillWord),
@@ -18,7 +16,6 @@ enum BillProperty {
     Fact(Fact),
     /// A promoted label of pods, by its name in `gpu_workload_info`.
     PodLabel(String),
-    /// An attribute of the tenant.
     Attribute(String),
 }
 
@@ -41,7 +38,6 @@ impl Eq for BillWord {}
 /// The group of a line by one property: its sort key and its name; groups with the same key are sorted by name.
 type Group = (u32, String);
 
-/// The group of a line: for each property a sort key and a name.
 pub(super) type GroupKey = Vec<Group>;
 
 /// How many properties a grouping has at most.
@@ -50,14 +46,13 @@ const PROPERTIES: usize = 2;
 /// The labels that name a user; the first one that a line has is used.
 const USERS: [Fact; 2] = [Fact::User, Fact::SlurmUser];
 
-/// Short names of labels.
 const SHORT: [(&str, Fact); 3] =
     [("namespace", Fact::Namespace), ("account", Fact::SlurmAccount), ("unit", Fact::Unit)];
 
 /// The name of the group of lines without the property.
 pub(super) const NONE: &str = "-";
 
-/// Begins a property that is an attribute of tenants.
+/// Prefix of a property that is an attribute of tenants.
 const ATTRIBUTE: &str = "attribute:";
 
 /// The properties that are no labels.
@@ -88,7 +83,7 @@ static WORDS: [BillWord; 11] = [
     },
 ];
 
-/// The rate of the time, in the order of the bill. Lines are told apart by it too, and nobody can ask for it.
+/// The rate of the time, in the order of the bill. It also separates lines, but nobody can ask for it.
 static RATE: BillWord = BillWord {
     name: "rate",
     of: |known, line| match known.rate(line) {
@@ -106,7 +101,6 @@ fn of_holder(line: &BillLine, name: Option<&str>) -> Group {
     named(if line.holder.is_remainder() { Some(&line.tenant) } else { name })
 }
 
-/// A bill with what the groups of its lines follow from.
 struct GroupedBill<'a> {
     bill: &'a Bill,
     /// The models of GPUs by UUID.
@@ -192,12 +186,11 @@ impl FromStr for BillProperty {
 }
 
 impl BillGrouping {
-    /// The headings of its columns.
     pub(super) fn names(&self) -> Vec<&str> {
         self.0.iter().map(BillProperty::name).collect()
     }
 
-    /// The properties as somebody asks for them, which nobody does for the rate.
+    /// The properties as a user asks for them, without the rate.
     pub(super) fn asked(&self) -> Vec<String> {
         let asked = self.0.iter().filter(|property| property.word() != Some(RATE.name));
         let asked = asked.map(|property| match property {
@@ -207,12 +200,10 @@ impl BillGrouping {
         asked.collect()
     }
 
-    /// The same, with a group for each rate.
     pub(super) fn by_rate(&self) -> Self {
         Self(self.0.iter().cloned().chain([BillProperty::Word(&RATE)]).collect())
     }
 
-    /// How finely a bill over exports must tell lines apart.
     pub(super) fn detail(&self) -> LineDetail {
         let labels = self.0.iter().flat_map(|property| match property {
             BillProperty::Word(word) if word.name == "user" => {
@@ -230,12 +221,10 @@ impl BillGrouping {
         }
     }
 
-    /// Whether the bill must have its lines by day.
     pub(super) fn needs_days(&self) -> bool {
         self.has("day")
     }
 
-    /// What these values say of a property that a word stands for.
     pub(super) fn value_of<'a>(&self, word: &str, values: &'a [String]) -> Option<&'a str> {
         let place = self.0.iter().position(|property| property.word() == Some(word))?;
         values.get(place).map(String::as_str)
@@ -245,7 +234,7 @@ impl BillGrouping {
         self.0.iter().any(|property| property.word() == Some(name))
     }
 
-    /// A property of it that the bills know of no line, in words; only those whose names the operator makes up.
+    /// A property of it, in words, that no line of the bills has; only those whose names the operator makes up.
     pub(in crate::cli) fn unknown<'a>(
         &self,
         bills: impl Iterator<Item = &'a Bill> + Clone,
@@ -273,12 +262,12 @@ impl BillGrouping {
         })
     }
 
-    /// Whether what is known of GPUs and tenants of the whole bill tells the groups of its lines.
+    /// Whether GPUs and tenants of the whole bill are needed to group its lines.
     pub(super) fn needs_bill(&self) -> bool {
         self.has("model") || self.0.iter().any(|property| matches!(property, BillProperty::Attribute(_)))
     }
 
-    /// What a line has of each property, whatever other lines there are; the names of its groups may depend on them.
+    /// The value of each property of a line. It does not depend on other lines; the names of groups may.
     pub(super) fn values(&self, names: &[String], line: &BillLine) -> Vec<String> {
         let value = |(property, name): (&BillProperty, &String)| match property.word() {
             Some("gpu") => line.gpu.uuid.to_string(),
@@ -288,7 +277,6 @@ impl BillGrouping {
         self.0.iter().zip(names).map(value).collect()
     }
 
-    /// What lines with these values have in common.
     pub(super) fn filter(&self, values: &[String]) -> Result<LineFilter, String> {
         let values = values.iter().map(String::as_str);
         let parameters = self.0.iter().zip(values).filter(|(_, value)| *value != NONE);
@@ -329,7 +317,6 @@ impl BillProperty {
         }
     }
 
-    /// The heading of its column.
     fn name(&self) -> &str {
         match self {
             Self::PodLabel(name) | Self::Attribute(name) => name,
@@ -373,7 +360,6 @@ mod tests {
         BillLine::empty(board(gpu, "x"), HolderId::new("x"))
     }
 
-    /// A bill of the node n1 with these lines and one known GPU, x.
     fn bill(lines: &[BillLine]) -> Bill {
         let gpu = json!({"gpu": 0, "uuid": "x", "model": "H100", "slot_ns": 0, "settled_until": "2026-11-01T01:00:00Z"});
         Bill { lines: lines.to_vec(), ..made::bill(&json!({"gpus": [gpu]})) }

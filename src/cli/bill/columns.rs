@@ -21,7 +21,6 @@ impl BillGroup<'_> {
         self.lines.iter().map(|line| i128::from(of(line))).sum()
     }
 
-    /// The sum of what is known of each line.
     pub(super) fn known(&self, of: impl Fn(&BillLine) -> Option<i128>) -> ReportCell {
         self.lines
             .iter()
@@ -38,7 +37,6 @@ impl BillGroup<'_> {
         self.lines.iter().filter_map(|line| line.money).map(|money| money.0).sum()
     }
 
-    /// The rate, where the lines are grouped by it.
     fn rate(&self, text: fn(&BillRate) -> String) -> ReportCell {
         let rate = self.bill.rates.iter().find(|rate| self.names.last() == Some(&rate.id.to_string()));
         rate.map(text).into()
@@ -58,7 +56,6 @@ pub(super) fn groups<'a>(bill: &'a Bill, by: &BillGrouping) -> Vec<BillGroup<'a>
     named.collect()
 }
 
-/// The names in the row of totals.
 pub(super) fn total_names(by: &BillGrouping) -> Vec<String> {
     let mut names = vec![String::new(); by.names().len()];
     names[0] = "total".into();
@@ -86,7 +83,6 @@ fn money<'a>(
     Column::new(heading, CellUnit::Money, move |group: &BillGroup<'_>| group.known(of)).csv(csv).help(help)
 }
 
-/// All columns, in their order.
 pub(super) fn columns<'a>(bill: &Bill, by: &BillGrouping, rows: &[BillGroup<'_>]) -> Vec<BillColumn<'a>> {
     let mut columns = vec![
         csv("node", |group| group.bill.node.clone()),
@@ -135,7 +131,6 @@ fn times<'a>(bill: &Bill, rows: &[BillGroup<'_>]) -> Vec<BillColumn<'a>> {
     ]
 }
 
-/// The columns of energy, money and emissions, and what CSV says of prices.
 fn amounts<'a>(bill: &Bill) -> Vec<BillColumn<'a>> {
     let currency = bill.currency.as_deref().unwrap_or_default();
     let energy_money = |line: &BillLine| line.energy_money.map(|money| money.0);

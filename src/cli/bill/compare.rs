@@ -8,7 +8,6 @@ use super::text::{begin, period};
 use crate::accounting::billing::Bill;
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 
-/// What a group had in the other period and in this one.
 #[derive(Default)]
 struct ComparedGroup {
     names: Vec<String>,
@@ -16,7 +15,6 @@ struct ComparedGroup {
     money: [i128; 2],
 }
 
-/// The comparison of a bill with that of another period.
 pub(super) fn report(bill: &Bill, other: &Bill, by: &BillGrouping) -> Result<Report, String> {
     if let (Some(one), Some(two)) = (&bill.currency, &other.currency)
         && one != two
@@ -60,7 +58,6 @@ fn compared_groups(bills: [&Bill; 2], by: &BillGrouping) -> Vec<ComparedGroup> {
     rows.into_values().collect()
 }
 
-/// The columns of an amount in both periods, and of its change.
 fn compared<'a>(
     name: &str,
     unit: CellUnit,

@@ -36,7 +36,7 @@ pub(super) fn page(bills: &[Bill], by: &BillGrouping, credits: &[GrantedCredit])
     csv::page(&tables)
 }
 
-/// What a line of a credit has in a column: of the bill what holds for all its lines, and no hours.
+/// The cell of a credit's line: what holds for all lines of the bill, and no hours.
 fn credit_cell<'a>(
     column: &Column<'a, BillGroup<'a>>,
     granted: &GrantedCredit,
@@ -62,7 +62,6 @@ mod tests {
     use super::*;
     use crate::accounting::billing::made;
 
-    /// A bill of one line of this tenant and the day that begins so.
     fn bill(tenant: &str, from: &str, time_zone: &str) -> Bill {
         made::bill(&json!({"node": "=n1", "from": from, "to": "2026-11-02T00:00:00Z", "time_zone": time_zone,
             "closed_until": "2026-11-02T00:00:00Z", "lines": [made::line(&json!({"tenant": tenant}))]}))

@@ -56,7 +56,7 @@ enum Subject {
 }
 
 impl Subject {
-    /// Tells by its form what a text names.
+    /// Recognizes by its form what a text names.
     fn parse(text: &str) -> Result<Self, String> {
         let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
         if let Some(id) = LineId::parse(text) {
@@ -90,7 +90,6 @@ impl Subject {
     }
 }
 
-/// Whether a text has the form of a UID of Kubernetes.
 fn is_uid(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     parts.iter().map(|part| part.len()).eq([8, 4, 4, 4, 12])
@@ -131,7 +130,6 @@ impl ExplainCommand {
         print(&text::report(&explain_text::report(&title, &explanation)))
     }
 
-    /// The explanation of what a line of the bill sums up.
     fn line(&self, id: &LineId, period: [Option<&str>; 2]) -> Result<Explanation, Failure> {
         let mut detail = LineDetail::whole();
         let filter = id.filter().map_err(Failure::wrong)?;
@@ -171,7 +169,6 @@ fn days_from(day: &str, [from, to]: [Option<&str>; 2]) -> Result<[String; 2], Fa
     Ok([within(from).unwrap_or_else(|| day.to_owned()), within(to).unwrap_or_else(|| next.to_string())])
 }
 
-/// Removes labels that name a person.
 fn remove_names(explanation: &mut Explanation) {
     for line in &mut explanation.lines {
         PERSONAL.iter().for_each(|fact| drop(line.line.labels.remove(fact.label())));

@@ -12,10 +12,8 @@ use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, Repor
 use crate::cli::wrap;
 use crate::model::{Grade, MINUTE, Money, Nanoseconds, TimeSum, Utc, shown};
 
-/// Spans of a line that are shown at most.
 const MOST_SPANS: usize = 40;
 
-/// The report, whose title is the subject.
 pub(super) fn report(subject: &str, explanation: &Explanation) -> Report {
     let zone = zone(&explanation.bill.time_zone);
     let mut report = begin(&explanation.bill);
@@ -60,7 +58,6 @@ fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone
     }
 }
 
-/// Rate, terms, energy and the amount that follows from them.
 fn price_entries(
     line: &ExplainedLine,
     explanation: &Explanation,
@@ -130,7 +127,6 @@ fn slices(line: &BillLine, kind: RateKind) -> String {
     }
 }
 
-/// A rate, which GPUs it prices, and since when.
 fn rate_text(rate: &BillRate, currency: &str, used_from: Option<Utc>, zone: &TimeZone) -> String {
     let selector = rate.selector.describe();
     let selector = if selector.is_empty() { "every GPU".to_owned() } else { selector.join(", ") };
@@ -156,7 +152,6 @@ fn recorded(line: &ExplainedLine, zone: &TimeZone) -> String {
     [first, started].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// What it holds now, and who granted it.
 fn holding(line: &ExplainedLine) -> String {
     match &line.holding {
         Some(OpenHolding { fraction, source }) => {
@@ -170,7 +165,6 @@ fn holding(line: &ExplainedLine) -> String {
     }
 }
 
-/// Which rule, or which default, named the tenant.
 fn tenancy_text(tenant: &str, tenancy: &Tenancy, zone: &TimeZone) -> String {
     let tenant = shown(tenant);
     let version = tenancy.version.as_ref().map_or_else(
@@ -216,7 +210,6 @@ fn use_text(line: &ExplainedLine) -> String {
     )
 }
 
-/// When it held which share.
 fn span_table(spans: &[LineSpan], zone: &TimeZone) -> ReportTable {
     let hours = |heading, of: fn(&LineSpan) -> u64| {
         Column::new(heading, CellUnit::Hours, move |span: &LineSpan| ReportCell::Amount(of(span).into()))
@@ -246,7 +239,6 @@ fn span_table(spans: &[LineSpan], zone: &TimeZone) -> ReportTable {
     ReportTable::new(columns, &spans[..spans.len().min(MOST_SPANS)], None).for_people()
 }
 
-/// The faults and gaps of a GPU while it had these lines.
 fn explain_gpu(gpu: &GpuRecord, zone: &TimeZone) -> String {
     let span = |from: Utc, to: Utc| format!("{} to {}", local(from, zone), local(to, zone));
     let mut notes: Vec<String> = Vec::new();
@@ -286,7 +278,6 @@ fn clocks(explanation: &Explanation, zone: &TimeZone) -> Option<String> {
     (!notes.is_empty()).then(|| format!("Node\n{notes}"))
 }
 
-/// The sum of several lines.
 fn sum(explanation: &Explanation) -> String {
     let lines = || explanation.lines.iter().map(|line| &line.line);
     let held = lines().map(|line| i128::from(line.amounts.parts.held())).sum();

@@ -37,12 +37,10 @@ enum FocusForm<'a> {
 }
 
 impl FocusOptions {
-    /// Whether rows of FOCUS are asked for.
     pub(super) const fn is_asked_for(&self) -> bool {
         self.focus.is_some()
     }
 
-    /// Writes the rows of the bill, if they are asked for.
     pub(super) fn write(&self, bill: &Bill) -> Result<(), Failure> {
         let Some(path) = &self.focus else { return Ok(()) };
         let form = form_of(path)?;
@@ -91,7 +89,6 @@ fn replace(path: &Path, content: &[u8]) -> Result<(), Failure> {
     )
 }
 
-/// The rows as CSV with a heading.
 fn table(rows: &[FocusRow<'_>]) -> Result<String, Failure> {
     let heads = COLUMNS.iter().map(|column| column.name.to_owned()).collect();
     let cell = |value| match value {
@@ -119,7 +116,6 @@ fn parquet(rows: &[FocusRow<'_>]) -> Result<Vec<u8>, ParquetError> {
     write_parquet(&message_type(), created_by, columns, vec![version])
 }
 
-/// The schema in Parquet's language.
 fn message_type() -> String {
     let field = |kind, name: &str| match kind {
         FocusType::Text => format!("OPTIONAL BYTE_ARRAY {name} (STRING);"),

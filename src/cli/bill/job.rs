@@ -87,7 +87,6 @@ impl JobCommand {
         Ok(JobSummary::new(id.to_string(), &bill, lines, &usage))
     }
 
-    /// The account of the jobs that are asked for.
     fn explanation(&self, job: Option<&JobId>) -> Result<Explanation, Failure> {
         let from = match &self.from {
             Some(from) => from.clone(),

@@ -9,7 +9,6 @@ use crate::accounting::billing::{Explanation, JobSummary, JobUsage, explained_jo
 use crate::cli::report::{Column, ReportPart, ReportTable, text};
 use crate::model::{Fact, Utc, shown};
 
-/// The jobs as JSON.
 #[derive(Serialize)]
 struct JobList<'a> {
     from: &'a str,
@@ -17,7 +16,6 @@ struct JobList<'a> {
     jobs: &'a [JobSummary],
 }
 
-/// The page, or its JSON.
 pub(super) fn page(explanation: &Explanation, json: bool) -> Result<String, Failure> {
     let jobs: Vec<JobSummary> = explained_jobs(explanation).into_iter().map(|job| job.summary).collect();
     let bill = &explanation.bill;

@@ -30,7 +30,7 @@ fn read_one(file: &Path) -> Result<JobSummary, Failure> {
     })
 }
 
-/// Checks that nothing would be added that does not belong together, and nothing twice.
+/// Checks that all summaries belong together, and that nothing is added twice.
 fn check(files: &[PathBuf], summaries: &[JobSummary]) -> Result<(), Failure> {
     let clusters = |summary: &JobSummary| -> BTreeSet<String> {
         let labels = summary.labels.iter();

@@ -15,10 +15,8 @@ use crate::model::hexadecimal;
 /// A longer id is cut, and has a digest of the whole at its end.
 const LONGEST: usize = 120;
 
-/// Bytes of that digest.
 const DIGEST_BYTES: usize = 8;
 
-/// An id that somebody gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LineId {
     text: String,
@@ -66,17 +64,17 @@ impl LineId {
         self.by.filter(&self.values)
     }
 
-    /// The local day that it is of.
+    /// The local day of its lines.
     pub(super) fn day(&self) -> Option<&str> {
         self.by.value_of("day", &self.values)
     }
 
-    /// Whether its lines must be told apart by day: of an id that is cut, the day is not known.
+    /// Whether the bill needs its lines by day: an id that is cut does not give the day.
     pub(super) fn needs_days(&self) -> bool {
         self.by.needs_days()
     }
 
-    /// Whether GPUs and attributes of the whole bill tell which lines are its own.
+    /// Whether GPUs and attributes of the whole bill are needed to find its lines.
     pub(super) fn needs_bill(&self) -> bool {
         self.by.needs_bill()
     }

@@ -12,7 +12,6 @@ pub(super) struct ProgressMeter {
 }
 
 impl ProgressMeter {
-    /// Shows how many files were read.
     pub(super) fn show(&mut self, done: usize, total: usize) {
         if done.is_multiple_of(EVERY) && stderr().is_terminal() {
             self.is_shown = true;

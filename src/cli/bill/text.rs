@@ -8,7 +8,6 @@ use crate::accounting::billing::{
 use crate::cli::report::{CellUnit, Report};
 use crate::model::{MINUTE, Money, Nanoseconds, TimeSum, Utc, shown};
 
-/// What a bill without lines says.
 pub(super) const NO_TIME: &str = "no GPU time was accounted for in this period\n";
 
 /// How many of something that has a plural with an s.
@@ -21,7 +20,6 @@ pub(super) fn list_names(names: impl Iterator<Item = impl AsRef<str>>) -> String
     names.map(|name| shown(name.as_ref()).into_owned()).collect::<Vec<_>>().join(", ")
 }
 
-/// A report that begins like every one about a bill.
 pub(super) fn begin(bill: &Bill) -> Report {
     Report { title: title(bill), head: vec![period(bill)], marks: marks(bill), ..Report::default() }
 }
@@ -144,7 +142,6 @@ fn conflicts(bill: &Bill) -> String {
     )
 }
 
-/// The GPUs whose energy was not measured.
 fn unmetered(bill: &Bill) -> String {
     let lines = bill.lines.iter().filter(|line| !line.has_energy);
     let gpus: BTreeSet<(u32, &str)> = lines.map(|line| (line.gpu.index, &*line.gpu.uuid)).collect();
@@ -204,7 +201,6 @@ fn charged(bill: &Bill, kind: RateKind, quantity: i128, money: i128) -> String {
     }
 }
 
-/// What a price is for.
 pub(super) const fn unit(kind: RateKind) -> &'static str {
     match kind {
         RateKind::GpuHour => "GPU-hour",
@@ -220,7 +216,6 @@ pub(super) fn in_words(rate: &BillRate, currency: &str) -> String {
     format!("{} {of} per {}{derivation}", trimmed(rate.price), unit(rate.unit))
 }
 
-/// What a rate is, for which GPUs, and from when on.
 fn price(bill: &Bill, rate: &BillRate) -> String {
     let name = match rate.unit {
         RateKind::GpuHour | RateKind::InstanceHour => "price",
@@ -250,7 +245,6 @@ fn dates(bill: &Bill, since: Option<Utc>, recorded: Option<Utc>) -> String {
     dates.map(|(word, at)| format!(", {word} {at}")).collect()
 }
 
-/// Since when GPUs are accounted for, and which part of the period that is.
 fn coverage(bill: &Bill) -> String {
     let period = u128::from(bill.to.since(bill.from).0);
     if bill.partial || period == 0 || bill.gpus.is_empty() {
@@ -266,7 +260,6 @@ fn coverage(bill: &Bill) -> String {
     lines.collect()
 }
 
-/// Which part of the period a GPU is accounted for.
 fn covered(bill: &Bill, gpu: &BillGpu, period: u128) -> String {
     let thousandths = u128::from(gpu.slot.0) * 1_000 / period;
     let part = match thousandths {
@@ -516,7 +509,6 @@ mod tests {
         assert_eq!(prices, ["2.00", "2.49", "0.000000001", "0.1234"]);
     }
 
-    /// A line with time in every column.
     fn full_line() -> Value {
         let mut line = line("a-tenant-of-17-ch", 0, Some(0));
         let times = [

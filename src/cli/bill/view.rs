@@ -12,15 +12,12 @@ use crate::cli::report::{Report, html, text};
 /// What a statement adds to its bill.
 #[derive(Default)]
 pub(in crate::cli) struct BillView<'a> {
-    /// Lines before the bill.
     pub(in crate::cli) head: &'a [String],
-    /// Lines after it.
     pub(in crate::cli) tail: &'a [String],
     /// Credits, as lines of CSV.
     pub(in crate::cli) credits: &'a [GrantedCredit],
 }
 
-/// The bills as CSV, HTML or text.
 pub(in crate::cli) fn print_bills(
     bills: &[Bill],
     by: &BillGrouping,

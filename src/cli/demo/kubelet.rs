@@ -49,7 +49,6 @@ impl KubeletAnswers {
     }
 }
 
-/// Serves at that path until the process ends.
 pub(super) fn start(socket: &Path, answers: KubeletAnswers) -> Result<(), DemoError> {
     let listener = StdListener::bind(socket).map_err(file_error(socket))?;
     listener.set_nonblocking(true).map_err(file_error(socket))?;
@@ -90,7 +89,6 @@ async fn send<M: prost::Message + Default + Clone + 'static>(
     Grpc::new(ProstCodec::<M, EmptyRequest>::default()).unary(Same(message), request).await
 }
 
-/// Responds to every request with the same message.
 struct Same<M>(M);
 
 impl<M: prost::Message + Clone> UnaryService<EmptyRequest> for Same<M> {

@@ -70,7 +70,6 @@ impl DirectoryLock {
     }
 }
 
-/// The pid of the demo that uses the directory, if one runs.
 pub(super) fn owner(directory: &Path) -> Option<String> {
     let mut file = file::open(&directory.join(LOCK)).ok()?;
     file::is_locked(&file).ok()?.then(|| pid(&mut file))

@@ -40,7 +40,6 @@ pub use local::{COMMAND as CHILD_COMMAND, idle as idle_child};
 pub use scenario::DemoScenario;
 pub use time::parse_speed;
 
-/// The simulated driver library, built by this package's build script.
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
 
 /// A demo, or a replay: a demo with a recording.
@@ -94,15 +93,12 @@ pub enum DemoError {
     Clock(#[from] PageError),
     #[error(transparent)]
     Thread(#[from] thread::Error),
-    /// Any other reason, with what to do.
     #[error("{0}")]
     Other(String),
 }
 
-/// What to do if the directory cannot be used.
 const OTHER_DIRECTORY: &str = "choose another directory with --state-dir";
 
-/// The error for a file of the demo that cannot be read or written.
 fn file_error(path: &Path) -> impl Fn(io::Error) -> DemoError {
     move |error| DemoError::Other(format!("{}: {error}; {OTHER_DIRECTORY}", path.display()))
 }
@@ -283,7 +279,6 @@ fn explain_failure(options: &DemoCommand, directory: &Path, error: OpenError) ->
     Err(DemoError::Other(message))
 }
 
-/// The path of the driver library of the demo in that directory.
 pub(crate) fn library(directory: &Path) -> PathBuf {
     directory.join("driver/libnvidia-ml.so.1")
 }
@@ -308,7 +303,6 @@ fn state_directory() -> Option<PathBuf> {
     variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")))
 }
 
-/// A demo or replay that runs.
 pub(crate) struct RunningDemo {
     pub(crate) directory: PathBuf,
     pub(crate) pid: String,
@@ -409,7 +403,6 @@ fn make(directory: &Path) -> Result<(), DemoError> {
     fs::create_dir_all(directory).map_err(file_error(directory))
 }
 
-/// Copies the first `length` bytes.
 fn copy(from: &Path, to: &Path, length: u64) -> Result<(), DemoError> {
     let copied = || io::copy(&mut file::open(from)?.take(length), &mut fs::File::create(to)?);
     copied().map(|_| ()).map_err(file_error(to))

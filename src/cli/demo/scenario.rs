@@ -27,16 +27,13 @@ pub(super) const RECORDING: &str = "recording";
 pub struct DemoScenario {
     /// Whether its processes are real child processes of the demo, and its host is this one.
     pub local: bool,
-    /// The agent's configuration, if it has its own.
     pub config: Option<String>,
-    /// Its pods and jobs, if it has any.
     pub(super) workloads: Option<ScenarioWorkloads>,
     /// Its past, if it has one.
     past: Option<ScenarioPast>,
     document: Value,
 }
 
-/// A process as the host knows it.
 #[derive(Clone, Debug)]
 pub struct HostProcess {
     pub pid: u32,
@@ -103,7 +100,6 @@ impl DemoScenario {
         self.document["seed"] = seed.into();
     }
 
-    /// Whether it is the scenario of a replay.
     pub(super) fn is_recording(&self) -> bool {
         self.document.get(RECORDING).is_some()
     }
@@ -136,7 +132,6 @@ impl DemoScenario {
         })
     }
 
-    /// The text for the driver library.
     pub fn text(&self) -> String {
         format!("{:#}\n", self.document)
     }
@@ -160,7 +155,6 @@ impl DemoScenario {
             .filter_map(|user| Some((number(user.get("uid")?)?, user.get("name")?.as_str()?.to_owned())))
     }
 
-    /// Gives every process a new id, in order.
     pub(super) fn assign_pids(
         &mut self,
         mut pid: impl FnMut() -> std::io::Result<u32>,

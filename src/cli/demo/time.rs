@@ -23,7 +23,6 @@ const WRITE_INTERVAL: Duration = Duration::from_millis(100);
 /// How far ahead of the time the moment is: several intervals, since a busy machine delays the thread.
 const AHEAD: Nanoseconds = Nanoseconds(500_000_000);
 
-/// The running page, and the thread that writes the moment.
 pub(super) struct DemoTime {
     pub(super) page: Arc<ClockPage>,
     reached: PathBuf,
@@ -136,7 +135,6 @@ fn line(state: &PageState, PageMoment { host, elapsed }: PageMoment) -> String {
     format!("{:020} {:020} {:020}\n", host.0, elapsed.0, state.utc.0)
 }
 
-/// The moment that was last written for this page, if any.
 fn read(reached: &Path, state: &PageState) -> Option<PageMoment> {
     let text = fs::read_to_string(reached).ok()?;
     let mut numbers = text.split_ascii_whitespace().map(|word| word.parse::<u64>().ok());

@@ -75,7 +75,6 @@ struct Job {
 }
 
 impl ScenarioWorkloads {
-    /// Writes their files and the directory of the kubelet, and starts it if there are pods.
     pub(super) fn start(
         &self,
         root: &Path,
@@ -145,7 +144,6 @@ fn gpus(device_ids: Vec<String>) -> ContainerDevices {
 }
 
 impl ScenarioPod {
-    /// Makes the directories and links of a kubelet for the logs of containers.
     fn write_logs(&self, root: &Path) -> Result<(), DemoError> {
         let Self { namespace, name, uid, containers, .. } = self;
         let links = root.join("var/log/containers");
@@ -161,7 +159,6 @@ impl ScenarioPod {
 }
 
 impl Job {
-    /// Writes the record of its prolog, and makes its cgroup.
     fn write(&self, root: &Path, uuids: &[String]) -> Result<(), DemoError> {
         let Self { job_id, gpus, lines } = self;
         let uuids: Result<Vec<String>, _> =

@@ -11,7 +11,6 @@ const PLAIN: &str = "this board does not report it";
 /// Follows a sentence where MIG mode may be the reason as well.
 const MIG: &str = "; or not while MIG mode is on";
 
-/// The sentence for a family that needs performance monitoring.
 const NO_GPM: &str = "this board has no GPU performance monitoring (GPM); Hopper and later boards do, so only DCGM has DCGM_FI_PROF_* here";
 
 /// All sentences for boards, without the suffix about MIG.

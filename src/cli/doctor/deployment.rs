@@ -6,7 +6,6 @@ use crate::config::Config;
 use crate::holders::host::Host;
 use crate::model::Absence;
 
-/// What the pod gives the agent access to.
 #[derive(Clone, Copy, Debug)]
 struct Rights {
     driver: bool,
@@ -86,7 +85,6 @@ const VARIANTS: [(&str, &str); 11] = [
     ("kernel log", "accounting, without the kernel log: a few XIDs stay unknown"),
 ];
 
-/// What the agent can do by these findings, in one sentence.
 pub(super) fn describe_variant(findings: &[Finding]) -> &'static str {
     let has_failed = |what| findings.iter().any(|finding| finding.what == what && !finding.works);
     let worst = VARIANTS.iter().find(|(what, _)| has_failed(*what));

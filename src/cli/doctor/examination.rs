@@ -18,7 +18,6 @@ use crate::model::catalogue::Level;
 use crate::model::{Absence, CallInFlight, Frame, Nanoseconds};
 use crate::runtime::clock::{Clock, Stop, system_now};
 
-/// What the examination of the driver has found.
 #[derive(Default)]
 pub(super) struct DriverReport {
     pub(super) findings: Vec<Finding>,
@@ -37,7 +36,6 @@ struct GpuProblem {
     why: String,
 }
 
-/// A finding for each problem, with all GPUs that have it.
 fn gpu_findings(problems: &[GpuProblem]) -> Vec<Finding> {
     let mut first: Vec<&GpuProblem> = Vec::new();
     for problem in problems {
@@ -59,7 +57,6 @@ fn gpu_findings(problems: &[GpuProblem]) -> Vec<Finding> {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Loading and initialising the library.
     #[default]
     Opening,
     /// Making driver calls; `call` is the one in flight, if any.
@@ -242,7 +239,6 @@ impl OpenDriver<'_> {
         Ok(frame)
     }
 
-    /// Whether the driver reports XIDs of every GPU.
     fn check_xids(&self, gpus: &[FoundGpu]) {
         const FALLBACK: &str = "XIDs come from the kernel log only, if that can be read";
         let slot = self.examination.slot.clone();

@@ -9,7 +9,6 @@ use crate::model::catalogue::{Family, GpuRows, Kind, PointId, Rows, first_point}
 use crate::model::{Absence, Frame, Unit, named};
 
 named! {
-    /// The state of a family on a GPU.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
     #[serde(rename_all = "lowercase")]
     pub enum FamilyStatus {
@@ -97,7 +96,6 @@ fn has_gpm(frame: &Frame) -> bool {
 
 const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 
-/// A typed absence as a sentence.
 fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
     match absence {
         Absence::NotSupported => board::sentence(family, frame.identity.mig, has_gpm(frame)),

@@ -15,12 +15,10 @@ use crate::meter::attribution::conflicts;
 use crate::model::snapshot::CONFLICT_ADVICE;
 use crate::model::{HowHeld, Selector, shown};
 
-/// A grant in `attribution.standing` and what it matches.
 #[derive(Clone, Debug, Serialize)]
 pub struct GrantDiagnosis {
     /// Its id, or its number in the list.
     pub grant: String,
-    /// How much of each GPU.
     pub fraction: String,
     /// Its GPUs, including those that the node does not have.
     pub gpus: String,
@@ -39,7 +37,6 @@ pub(super) fn check_holding(config: &Config, host: &Host) -> Finding {
     Finding::new("holding", works, format!("{}{nobody}; {}", how_held.describe(), how_held.advice()))
 }
 
-/// Whether a scheduler has granted GPUs in the ledger, where there is one that can be read.
 fn has_scheduled(path: &Path) -> bool {
     path.is_file() && Reader::open(path).is_ok_and(|ledger| ledger.has_scheduled().unwrap_or(false))
 }

@@ -39,7 +39,6 @@ pub use grants::GrantDiagnosis;
 pub struct Diagnosis {
     pub findings: Vec<Finding>,
     pub gpus: Vec<GpuDiagnosis>,
-    /// What each standing grant matches.
     pub grants: Vec<GrantDiagnosis>,
     /// What the agent can do on this node, in one sentence.
     pub variant: &'static str,
@@ -65,7 +64,6 @@ impl Finding {
     }
 }
 
-/// The metric families of one GPU.
 #[derive(Clone, Debug, Serialize)]
 pub struct GpuDiagnosis {
     #[serde(rename = "gpu")]
@@ -93,7 +91,6 @@ fn name_gpus(indices: &BTreeSet<u32>) -> String {
     format!("{} {}", if indices.len() == 1 { "GPU" } else { "GPUs" }, ranges.join(", "))
 }
 
-/// How long one driver call may take.
 const CALL_TIMEOUT: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// How often a new step of the examination is looked for.
@@ -138,22 +135,18 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     diagnosis
 }
 
-/// The finding about the tenant rules, if there are any.
 fn check_rules(tenants: Vec<String>, rules: &TenantRules) -> Option<Finding> {
     let why = if tenants.is_empty() { "no workload is on a GPU now".to_owned() } else { tenants.join("; ") };
     (!rules.rules.is_empty()).then(|| Finding::new("tenant rules", true, why))
 }
 
-/// What a configuration means on this node.
 #[derive(Debug, Default)]
 pub struct NodeCheck {
-    /// What has no effect here, or is missing.
     pub warnings: Vec<String>,
     /// How GPUs are held, the rate of each GPU, and the tenant of each workload that is on a GPU or was granted one.
     pub notes: Vec<String>,
 }
 
-/// Checks a configuration against this node: grants and rates against the GPUs of its driver, rules against its workloads.
 pub fn check_on_node(config: &Config) -> NodeCheck {
     let has_prices = config.prices.currency().is_some();
     let rules = policy::tenant_rules(config);
@@ -192,7 +185,6 @@ pub fn check_on_node(config: &Config) -> NodeCheck {
     check
 }
 
-/// The finding about a demo that runs on this host.
 fn describe_demo(demo::RunningDemo { directory, pid }: &demo::RunningDemo) -> Finding {
     let library = demo::library(directory);
     let why = format!(

@@ -58,7 +58,6 @@ pub(super) fn container_init(host: &Host) -> Option<String> {
     ["gpumeter", "pause"].contains(&name).then(|| name.to_owned())
 }
 
-/// The most processes that a finding names.
 const MOST_NAMED: usize = 5;
 
 /// How many processes on GPUs have no owner whom the account can name, by reason, and the first of them with their commands.
@@ -160,7 +159,6 @@ pub(super) fn check_cgroups(
     Some(Finding::new("cgroups", false, why))
 }
 
-/// The counters of the page with dcgm-exporter's names, where a file of them is configured.
 pub(super) fn check_dcgm_counters(config: &Config) -> Option<Finding> {
     config.web.dcgm_counters.as_ref()?;
     let mut config = config.clone();
@@ -176,7 +174,6 @@ pub(super) fn check_dcgm_counters(config: &Config) -> Option<Finding> {
     Some(Finding::new("dcgm counters", works, why))
 }
 
-/// Whether a price is in force, if prices are configured.
 pub(super) fn check_prices(config: &Config, now: Utc) -> Finding {
     match price_warning(config, now) {
         Some(warning) => Finding::new("prices", false, warning),
@@ -211,7 +208,6 @@ fn count_pid_namespaces(status: &str) -> usize {
         .map_or(0, |numbers| numbers.split_ascii_whitespace().count())
 }
 
-/// Whether an agent holds the node's lock, or could take it.
 pub(super) fn check_node_lock(path: &Path) -> Finding {
     let name = path.display();
     let why = match look_at_node_lock(path) {
@@ -233,7 +229,6 @@ pub(super) fn check_socket_unit(host: &Host) -> Option<Finding> {
     Some(Finding::new("socket unit", true, why))
 }
 
-/// Whether the ledger can be written at its configured path.
 pub(super) fn check_ledger(config: &Config) -> Finding {
     let finding = |works, why: String| Finding::new("ledger", works, why);
     if !config.ledger.enabled {

@@ -11,7 +11,6 @@ use crate::holders::host::Host;
 use crate::holders::{ResolvedWorkloads, identify};
 use crate::model::{Holder, Money, Utc};
 
-/// What is known of the prices of a node's GPUs.
 #[derive(Debug, Default)]
 pub(super) struct GpuPrices {
     /// A sentence for each price and the GPUs that have it.
@@ -21,7 +20,6 @@ pub(super) struct GpuPrices {
     pub(super) unused: Vec<String>,
 }
 
-/// The prices of these GPUs at that time.
 pub(super) fn price_gpus(config: &Config, host: &Host, gpus: &[GpuDiagnosis], now: Utc) -> GpuPrices {
     let book = &config.prices;
     let mut prices = GpuPrices::default();
@@ -68,7 +66,6 @@ pub(super) fn check_gpu_prices(prices: &GpuPrices) -> Option<Finding> {
     (!why.is_empty()).then(|| Finding::new("rates", prices.missing.is_none(), why))
 }
 
-/// A rate, and why it is for a GPU.
 fn describe(rate: &Rate) -> String {
     let mut text = format!(
         "{} {} per GPU-hour, class {}",

@@ -75,7 +75,6 @@ fn read_pod_metadata(kubernetes: &KubernetesConfig, host: &Host) -> (PodMetadata
     (PodMetadata::new(&pods, &kubernetes.labels, system_now().utc), words)
 }
 
-/// Whether one of these processes runs in a pod.
 fn run_in_pods(host: &Host, pids: &BTreeSet<u32>, workloads: &ResolvedWorkloads) -> bool {
     let processes = pids.iter().filter_map(|pid| host.process(*pid).ok());
     let mut reasons = processes
@@ -90,7 +89,6 @@ fn describe_pods(known: &PodHoldings, source: &str) -> Finding {
     Finding::with_problems("pods", summary, &problems)
 }
 
-/// How many holders have these allocations.
 fn count_holders<'a>(allocations: impl IntoIterator<Item = &'a Allocation>) -> usize {
     allocations.into_iter().map(|one| &one.holder.id).collect::<BTreeSet<_>>().len()
 }
@@ -154,7 +152,6 @@ fn node_gpus(host: &Host, gpus: Option<&[SessionGpu]>) -> NodeGpus {
     NodeGpus { minors: host.gpu_minors(), indices, instances: None }
 }
 
-/// The problem with the flags of `slurm.conf`, if there is one.
 fn missing_flags(slurm: &str) -> Option<String> {
     let flags = slurm::find_setting(slurm, "PrologFlags").unwrap_or_default();
     let has = |wanted: &[&str]| {

@@ -26,7 +26,6 @@ thead th, thead th.name, tfoot th.name, tfoot td { font-weight: 700; }
 dt { font-weight: 700; } dd { margin: 0 0 .3rem 1.5rem; }
 ";
 
-/// The reports, which have one title, between the lines of `head` and `tail`.
 pub(in crate::cli) fn page(reports: &[Report], head: &[String], tail: &[String]) -> String {
     let title = escape(reports.first().map_or("", |report| &report.title));
     format!(
@@ -102,7 +101,6 @@ fn amount_cell(column: &TableColumn, row: usize, rows: usize) -> String {
     format!("<td{bar}>{}</td>", escape(&column.text(row).unwrap_or("-".into())))
 }
 
-/// A stack of bars for each day.
 fn days(plot: &DayPlot) -> String {
     let sum = |amounts: &[i128]| amounts.iter().sum::<i128>();
     let largest = plot.days.iter().map(|(_, amounts)| sum(amounts)).max().unwrap_or(0).max(1);
@@ -145,7 +143,6 @@ mod tests {
     use super::super::{Column, text};
     use super::*;
 
-    /// A report of rows of these names, which has everything.
     fn report(names: &[&str]) -> Report {
         let columns = [
             Column::new("tenant", CellUnit::Text, |name: &&str| (*name).to_owned().into()),

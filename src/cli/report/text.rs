@@ -3,7 +3,6 @@
 use super::{CellUnit, Report, ReportPart, ReportTable, TableColumn};
 use crate::model::shown;
 
-/// The reports between the lines of `head` and `tail`.
 pub(in crate::cli) fn page(reports: &[Report], head: &[String], tail: &[String]) -> String {
     let pages: Vec<String> = reports.iter().map(report).collect();
     let before = if head.is_empty() { String::new() } else { lines(head) + "\n" };

@@ -30,7 +30,6 @@ pub(super) struct VerifyOptions {
     exports: Option<PathBuf>,
 }
 
-/// A document, and the lines that `verify` prints about it.
 struct CheckedFile {
     path: PathBuf,
     stored: Option<StoredDocument>,
@@ -46,7 +45,6 @@ struct ChainFiles {
     is_whole: bool,
 }
 
-/// The ledger that documents are checked against.
 struct CheckedLedger<'a> {
     path: &'a Path,
     recorded: RecordedDocuments,
@@ -94,7 +92,7 @@ impl VerifyOptions {
         }
     }
 
-    /// The files, and of which of them are one chain.
+    /// The files, and which of them form one chain.
     fn read(&self) -> Result<(Vec<CheckedFile>, BTreeMap<PathBuf, ChainFiles>), Failure> {
         let (mut files, mut chains) = (Vec::new(), BTreeMap::<PathBuf, ChainFiles>::new());
         for path in &self.files {
@@ -141,7 +139,6 @@ impl CheckedFile {
         if is_problem { &mut self.problems } else { &mut self.notes }.push(text);
     }
 
-    /// Compares a fleet's statement with what exports add up to.
     fn check_exports(&mut self, exports: &Path) -> Result<(), Failure> {
         if let Some(statement) = self.statement().filter(|statement| statement.bill.fleet.is_some()) {
             let checked = compare_exports(statement, exports)?;
@@ -150,7 +147,6 @@ impl CheckedFile {
         Ok(())
     }
 
-    /// The lines about the file.
     fn told(&self) -> String {
         let unchanged = self.stored.iter().filter(|_| self.problems.is_empty()).map(unchanged);
         let lines = unchanged.chain(self.problems.iter().cloned()).chain(self.notes.iter().cloned());
@@ -167,7 +163,6 @@ impl ChainFiles {
         ordered.into_iter().unzip()
     }
 
-    /// Notes what is wrong with the chain.
     fn check(&self, files: &mut [CheckedFile]) {
         let (places, documents) = self.ordered(files);
         for (at, problem) in chain_problems(&documents, self.is_whole) {
@@ -218,7 +213,6 @@ impl<'a> CheckedLedger<'a> {
         Ok(missing)
     }
 
-    /// Compares the bill of a statement with the account of the ledger.
     fn compare(&self, closed: &Bill) -> Result<AccountCheck, Failure> {
         let by_day = closed.lines.iter().any(|line| line.day.is_some());
         let request = BillRequest {
@@ -276,7 +270,6 @@ fn compare_bills(closed: &Bill, now: &Bill, has_gaps: bool, of: &str) -> Result<
     })
 }
 
-/// Compares a fleet's statement with what exports add up to now.
 fn compare_exports(statement: &Statement, exports: &Path) -> Result<AccountCheck, Failure> {
     let gone: Vec<&str> =
         statement.files.iter().map(|file| &*file.path).filter(|path| !exports.join(path).exists()).collect();
@@ -317,7 +310,6 @@ fn unchanged(stored: &StoredDocument) -> String {
     format!("unchanged: {kind} {}, by {} at {}, {}", id.number, shown(&issued.by), issued.at, id.digest)
 }
 
-/// What is wrong with a document, a line each.
 pub(super) fn problems(text: &str, stored: &StoredDocument) -> Result<Vec<String>, Failure> {
     let fields = changed_fields(text, &stored.document).map_err(Failure::found)?;
     let mut problems: Vec<String> = fields

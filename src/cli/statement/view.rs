@@ -76,7 +76,6 @@ pub(super) fn amount(money: Money, currency: Option<&str>) -> String {
     format!("{} {}", print_money(money), currency.unwrap_or("without a price"))
 }
 
-/// Whose bill it is, and of which period.
 pub(super) fn whose(bill: &Bill) -> String {
     let nodes = bill.fleet.as_ref().map(|fleet| format!("{} nodes", fleet.nodes));
     let node = nodes.as_deref().unwrap_or(if bill.node.is_empty() { "unknown node" } else { &*bill.node });

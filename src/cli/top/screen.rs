@@ -43,7 +43,6 @@ const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// From this size on, problems and history are shown beside the table.
 const WIDE: (u16, u16) = (150, 40);
-/// Lines of the history of a GPU.
 const HISTORY_LINES: u16 = 8;
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &TopState, theme: Theme) {
@@ -144,7 +143,6 @@ fn widget(table: &TopTable, lines: Vec<Row<'static>>, width: u16, head_style: St
     Table::new(lines, shown.map(Constraint::Length)).header(head.style(head_style))
 }
 
-/// A row and, unless it is folded, the lines below it.
 fn lines(table: &TopTable, row: &TopRow, width: u16, is_unfolded: bool, theme: Theme) -> Vec<Row<'static>> {
     let cells = row.cells.iter().map(|cell| &*cell.text);
     let mut lines = vec![table.row(cells, &table.widths(width)).style(theme.of(row.emphasis))];
@@ -166,7 +164,6 @@ fn lines(table: &TopTable, row: &TopRow, width: u16, is_unfolded: bool, theme: T
     lines
 }
 
-/// A line over all columns.
 fn across(text: &str, width: u16) -> Row<'static> {
     Row::new([Cell::new(fit(text, width.into())).column_span(u16::MAX)])
 }

@@ -45,7 +45,6 @@ const BILL_EVERY: u32 = 300;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 impl TopSource {
-    /// The node now, with the money of the last bill.
     pub(super) fn read(&self, money: Option<TenantMoney>) -> Result<TopData, Failure> {
         match self {
             Self::Agent(agent) => Ok(TopData {
@@ -124,7 +123,6 @@ fn look(observer: &Observer) -> Result<TopData, Failure> {
     })
 }
 
-/// What the reading thread reports.
 pub(super) type TopReading = Result<Box<TopData>, String>;
 
 /// Starts the thread that reads every second, so that keys never wait for an agent.

@@ -9,7 +9,6 @@ use super::source::TopData;
 use super::tables::{TopTable, TopView};
 use super::words::Moments;
 
-/// The choices of a user, and the data that is shown.
 pub(super) struct TopState {
     pub(super) data: TopData,
     zone: TimeZone,
@@ -25,7 +24,6 @@ pub(super) struct TopState {
     is_paused: bool,
 }
 
-/// What a user has chosen in one view.
 #[derive(Clone, Default)]
 struct ViewChoice {
     /// The key of the selected row; empty for the first.
@@ -39,7 +37,6 @@ struct ViewChoice {
     exceptions: BTreeSet<String>,
 }
 
-/// Whether to go on after a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AfterKey {
     GoOn,
@@ -82,7 +79,6 @@ impl TopState {
         Moments::of(&self.data.summary, self.zone.clone())
     }
 
-    /// The table of the current view, filtered and sorted.
     pub(super) fn table(&self) -> TopTable {
         let mut table = TopTable::of(self.view, &self.data, &self.moments());
         let choice = self.choice();
@@ -98,7 +94,6 @@ impl TopState {
         choice.is_unfolded != choice.exceptions.contains(key)
     }
 
-    /// The place of the selected row.
     pub(super) fn selected(&self, table: &TopTable) -> usize {
         table.rows.iter().position(|row| row.key == self.choice().selected).unwrap_or(0)
     }
@@ -158,7 +153,6 @@ impl TopState {
     }
 
     fn change_view(&mut self, code: KeyCode) {
-        /// Rows of a page.
         const PAGE: usize = 10;
         let table = self.table();
         let (last, at) = (table.rows.len().saturating_sub(1), self.selected(&table));

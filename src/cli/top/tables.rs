@@ -37,7 +37,6 @@ impl TopView {
     }
 }
 
-/// How a row stands out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Emphasis {
     #[default]
@@ -65,7 +64,6 @@ struct TopColumn<'a, R> {
     of: Box<dyn Fn(&R) -> TopCell + 'a>,
 }
 
-/// A text, and the number by which it is sorted.
 pub(super) struct TopCell {
     pub(super) text: String,
     value: Option<f64>,
@@ -73,7 +71,7 @@ pub(super) struct TopCell {
 
 #[derive(Default)]
 pub(super) struct TopRow {
-    /// Identifies what it is of, in all its versions.
+    /// Identifies the thing that the row shows, in all its versions.
     pub(super) key: String,
     pub(super) cells: Vec<TopCell>,
     pub(super) emphasis: Emphasis,
@@ -97,7 +95,6 @@ impl<'a, R> TopColumn<'a, R> {
         Self { heading, of: Box::new(of) }
     }
 
-    /// Numbers that are printed like this.
     fn number(
         name: &'static str,
         width: u16,
@@ -123,7 +120,6 @@ impl<'a, R> TopColumn<'a, R> {
 }
 
 impl TopTable {
-    /// A row for each of these, with its cells by column.
     fn new<'a, R: 'a>(
         columns: impl Into<Vec<TopColumn<'a, R>>>,
         of: &[R],
@@ -205,7 +201,6 @@ impl TopTable {
         widths
     }
 
-    /// Cells under the columns that are shown.
     pub(super) fn row<'a>(&self, cells: impl Iterator<Item = &'a str>, widths: &[u16]) -> Row<'static> {
         let shown = cells.zip(&self.columns).zip(widths).filter(|(_, width)| **width > 0);
         Row::new(shown.map(|((text, column), width)| {
@@ -274,7 +269,6 @@ pub(super) fn level(problem: &SummaryProblem) -> Emphasis {
     }
 }
 
-/// The tenants that hold a GPU, in a few words.
 fn who(gpu: &SummaryGpu) -> String {
     if gpu.withheld && gpu.holders.is_empty() {
         return DASH.to_owned();
@@ -338,7 +332,6 @@ fn gpu_notes(gpu: &SummaryGpu, data: &TopData, moments: &Moments) -> Vec<String>
     [Some(first), fault].into_iter().flatten().collect()
 }
 
-/// What is wrong, and what to do.
 pub(super) fn sentence(problem: &SummaryProblem, moments: &Moments) -> String {
     let since = moments.since(problem.since.as_deref());
     let since = if since.is_empty() { since } else { format!(", {since}") };
@@ -495,7 +488,6 @@ pub(super) fn totals(data: &TopData, width: usize) -> String {
     fit(&line, width)
 }
 
-/// The node's name and its marks.
 pub(super) fn title(data: &TopData, moments: &Moments) -> String {
     let node = &data.summary.node;
     let marks = [

@@ -267,7 +267,6 @@ fn terminal(state: &TopState, (width, height): (u16, u16), has_colors: bool) -> 
     terminal
 }
 
-/// The lines of a screen without blanks at their ends.
 fn screen(state: &TopState, size: (u16, u16)) -> String {
     lines_of(terminal(state, size, true).backend().buffer())
 }
@@ -317,7 +316,6 @@ fn what_once_prints_is_as_committed() {
     }
 }
 
-/// The first cells of the rows of the current view.
 fn rows(state: &TopState) -> Vec<String> {
     let table = state.table();
     table.rows.iter().map(|row| row.cells[0].text.clone()).collect()

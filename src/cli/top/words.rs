@@ -67,12 +67,12 @@ pub(super) fn tenant(name: &str) -> &str {
     }
 }
 
-/// Moments in the words of a reader: of one time zone, and as seen at one time.
+/// Times in a reader's words, in one time zone and as seen at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Moments {
     zone: TimeZone,
     now: Option<Timestamp>,
-    /// What was so then has been so for longer.
+    /// A state that already held at this time has lasted longer.
     watched: Option<Timestamp>,
 }
 

@@ -25,7 +25,6 @@ const POWER_LIMIT: PointId = first_point("gpu_power_limit_watts");
 /// Each idle video engine is read once in so many ticks.
 const RESTING: usize = 5;
 
-/// The sources of a GPU's activity, with their state between ticks.
 pub(super) struct ActivityReader {
     ring: UtilizationRing,
     tick: usize,
@@ -160,7 +159,6 @@ impl ActivityReader {
     }
 }
 
-/// Stores the values of one call in the points that it serves.
 pub(super) fn store_all(
     api: &mut DriverApi,
     readings: &mut Readings,

@@ -29,7 +29,6 @@ impl DriverFunction {
     }
 }
 
-/// The values of one call, or why it failed.
 pub(super) type CallResult = Result<CallValues, Absence>;
 
 /// The values of one answer, in the driver's units; values that it does not hold are `None`.
@@ -50,7 +49,6 @@ impl CallValues {
         all
     }
 
-    /// One value of the answer of its function.
     pub(super) fn get(&self, value: CallValue) -> Result<u64, Absence> {
         // Only the second version of the function has the reserved memory.
         let is_of_second = value == CallValue::of(MEMORY, 3);

@@ -31,7 +31,6 @@ impl CallSlot {
         *self.0.lock()
     }
 
-    /// Whether both are the same slot.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -80,10 +79,8 @@ macro_rules! call {
 }
 pub(super) use call;
 
-/// A driver call that did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallError {
-    /// The library has no such function.
     NoSymbol,
     Code(nvmlReturn_t),
     /// The driver asked for a larger buffer than the limit of this call.
@@ -151,12 +148,10 @@ impl DriverApi {
         &self.clock
     }
 
-    /// The recorder, if calls are recorded.
     pub(super) fn recorder(&self) -> Option<&Recorder> {
         self.library.recorder()
     }
 
-    /// Returns and clears whether a call reported that the GPU is lost or the driver is gone.
     pub(super) fn take_fatal(&mut self) -> Option<Absence> {
         self.fatal.take()
     }
@@ -167,7 +162,6 @@ impl DriverApi {
         std::mem::take(&mut self.responded)
     }
 
-    /// Returns and clears whether a call reported that its handle or id does not exist.
     pub(super) fn take_not_found(&mut self) -> bool {
         std::mem::take(&mut self.not_found)
     }
@@ -176,7 +170,6 @@ impl DriverApi {
         self.quirks
     }
 
-    /// Sets the driver version's quirks.
     pub(super) fn set_quirks(&mut self, quirks: Quirks) {
         self.quirks = quirks;
     }
@@ -205,7 +198,6 @@ impl DriverApi {
         }
     }
 
-    /// Counts values that were rejected.
     pub(super) fn reject(&mut self, reason: Rejection, count: u64) {
         if count == 0 {
             return;
@@ -216,17 +208,14 @@ impl DriverApi {
         }
     }
 
-    /// How many values were rejected for that reason in this tick.
     pub(super) fn rejections(&self, reason: Rejection) -> u64 {
         self.rejected.iter().find(|(known, _)| *known == reason).map_or(0, |(_, count)| *count)
     }
 
-    /// Returns and clears the rejected values by reason.
     pub(super) fn take_rejected(&mut self) -> Vec<(Rejection, u64)> {
         std::mem::take(&mut self.rejected)
     }
 
-    /// The boot time of the last call.
     pub(super) fn last_call_at(&self) -> Nanoseconds {
         self.last_call_at
     }
@@ -236,17 +225,14 @@ impl DriverApi {
         self.class = class;
     }
 
-    /// Returns and clears the time inside the driver by class.
     pub(super) fn take_costs(&mut self) -> TickCosts {
         self.costs.take()
     }
 
-    /// How many calls were made since they were last taken.
     pub(super) fn calls_made(&self) -> usize {
         self.calls.len()
     }
 
-    /// Returns and clears the calls.
     pub(super) fn take_calls(&mut self) -> Vec<CallTime> {
         std::mem::take(&mut self.calls)
     }

@@ -49,10 +49,10 @@ const INTERVALS: [StretchedInterval; 4] = [
     StretchedInterval { of: |stretch| &mut stretch.lists, most: 8 },
 ];
 
-/// A call counts as so many times the mean of the last ones of its function at most, the longest of them left out.
+/// A call counts as at most this many times the mean of its function's last ones, without their longest.
 const MOST_TIMES: u64 = 10;
 
-/// How many those are.
+/// How many last calls of a function that mean takes into account.
 const CALLS: usize = 10;
 
 /// What a driver call counts as in the budget.
@@ -121,7 +121,6 @@ impl CallCosts {
         self.sums[class as usize] += took.min(Nanoseconds(typical.saturating_mul(MOST_TIMES)));
     }
 
-    /// Returns and clears the sums.
     pub(super) fn take(&mut self) -> TickCosts {
         std::mem::take(&mut self.sums)
     }
@@ -155,7 +154,6 @@ pub(super) struct DriverBudget {
     lists_time: u64,
 }
 
-/// How often a tier was due and read, and at which interval it is due.
 #[derive(Default)]
 struct TierTurns {
     due: u64,
@@ -186,7 +184,6 @@ impl DriverBudget {
         }
     }
 
-    /// Sets another share of the node.
     pub(super) fn set_share(&mut self, share: u32) {
         self.share = share.into();
     }
@@ -195,7 +192,6 @@ impl DriverBudget {
         self.stretch
     }
 
-    /// Selects which of the due tiers are read in this tick.
     pub(super) fn select_tiers(&mut self, now: Nanoseconds, due: [bool; 3]) -> [bool; 3] {
         let stretch = self.stretch;
         Tier::ALL.map(|tier| due[tier as usize] && self.tiers[tier as usize].select(now, stretch.of(tier)))
@@ -359,7 +355,6 @@ mod tests {
         changes
     }
 
-    /// A budget of the default share that a sampler alone on its node has.
     fn alone() -> DriverBudget {
         DriverBudget::new(SHARE, Arc::default())
     }

@@ -11,7 +11,6 @@ use super::library::Library;
 use crate::model::{Absence, Notice, Stamp};
 use crate::runtime::clock::Clock;
 
-/// An event set and the GPUs in it.
 pub struct EventSet {
     api: DriverApi,
     set: sys::nvmlEventSet_t,
@@ -22,15 +21,12 @@ pub struct EventSet {
 // SAFETY: the set belongs to this object alone and is used by the one thread that owns it.
 unsafe impl Send for EventSet {}
 
-/// An event of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverEvent {
-    /// UUID of the GPU.
     pub uuid: Arc<str>,
     pub kind: DriverEventKind,
 }
 
-/// The content of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverEventKind {
     /// An XID, with the MIG instances if the driver names them.
@@ -62,7 +58,6 @@ const NOTICES: [(u64, Notice); 9] = [
 const TIMEOUT: u32 = 10;
 
 impl EventSet {
-    /// An empty event set.
     pub fn new(library: &Arc<Library>, slot: CallSlot, clock: Clock) -> Result<Self, Absence> {
         let mut api = DriverApi::new(Arc::clone(library), slot, clock);
         let mut set: sys::nvmlEventSet_t = std::ptr::null_mut();
@@ -87,7 +82,6 @@ impl EventSet {
         Ok(())
     }
 
-    /// Whether no GPU is registered.
     pub fn is_empty(&self) -> bool {
         self.registered.is_empty()
     }
@@ -97,7 +91,6 @@ impl EventSet {
         self.api.clock().now()
     }
 
-    /// Waits at most that long for an event.
     pub fn wait(&mut self, milliseconds: u32) -> Result<EventWait, Absence> {
         // SAFETY: the structure is integers and a pointer, for all of which zero is a value.
         let mut data: sys::nvmlEventData_t = unsafe { std::mem::zeroed() };
@@ -134,13 +127,11 @@ impl EventSet {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventWait {
-    /// An event.
     Event(DriverEvent),
     /// An event of a type that is not used.
     Ignored,
     /// An event of a GPU that is not in the set and whose UUID could not be read.
     Unidentified(Absence),
-    /// No event within the time.
     Timeout,
 }
 

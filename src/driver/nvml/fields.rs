@@ -27,7 +27,6 @@ impl FieldQuery {
 /// A batch of fields with its buffer, kept between ticks.
 pub(super) struct FieldBatch {
     fields: Vec<FieldQuery>,
-    /// The places of each field's values in the buffer.
     places: Vec<Range<usize>>,
     buffer: Vec<sys::nvmlFieldValue_t>,
 }
@@ -88,7 +87,6 @@ impl FieldBatch {
         Ok(is.map_or(value, |is| i64::from(value == is)))
     }
 
-    /// Whether the field at that position has a 64-bit value.
     pub(super) fn is_wide(&self, position: usize) -> bool {
         self.answers(position).iter().all(|answer| matches!(answer.valueType, 2..=4))
     }
@@ -155,7 +153,6 @@ fn decode(answer: &sys::nvmlFieldValue_t) -> Result<i64, Absence> {
     }
 }
 
-/// Rounds the driver's doubles to integers.
 pub(super) fn round_to_i64(value: f64) -> Result<i64, Absence> {
     const LIMIT: f64 = 9.0e18;
     if value.is_finite() && value.abs() < LIMIT {

@@ -22,7 +22,6 @@ const WRITABLE_BY_GROUP: u32 = 0o020;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Why the check failed.
 #[derive(Debug)]
 pub(super) enum OwnershipError {
     /// Another user can replace the library here.
@@ -178,7 +177,6 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// The entry at which it is replaceable.
     fn replaceable(path: &Path) -> Option<PathBuf> {
         match check_path(path, &owners()) {
             Err(OwnershipError::Replaceable { at, .. }) => Some(at),

@@ -16,7 +16,6 @@ pub(super) struct GpmPair {
     older: sys::nvmlGpmSample_t,
     /// Samples taken into the buffers, at most 2.
     taken: u8,
-    /// The device and GPU instance of the samples.
     of: Option<(Handle, Option<u32>)>,
     /// Ids of the metrics; those that every driver has come first.
     metrics: Vec<u32>,
@@ -44,7 +43,6 @@ impl GpmPair {
         Ok(Self { newer, older, taken: 0, of: None, metrics, request })
     }
 
-    /// Whether GPM works on the device at all.
     pub(super) fn supported(api: &mut DriverApi, Handle(device): Handle) -> Result<(), Absence> {
         let mut support =
             sys::nvmlGpmSupport_t { version: sys::NVML_GPM_SUPPORT_VERSION, isSupportedDevice: 0 };
@@ -52,7 +50,6 @@ impl GpmPair {
         if support.isSupportedDevice == 0 { Err(Absence::NotSupported) } else { Ok(()) }
     }
 
-    /// Whether the last sample was taken.
     pub(super) fn has_sample(&self) -> bool {
         self.taken > 0
     }
@@ -130,7 +127,6 @@ impl GpmPair {
         }
     }
 
-    /// A metric of the last computation, times a factor.
     pub(super) fn value(&self, id: u32, times: i64) -> Result<i64, Absence> {
         let position = self.metrics.iter().position(|other| *other == id).ok_or(Absence::NotSupported)?;
         let metric = self.request.metrics.get(position).ok_or(Absence::NotSupported)?;
@@ -189,12 +185,10 @@ impl GpmCounters {
         Self { requested, known: Counter::ALL.map(known), readings }
     }
 
-    /// The driver's ids of the requested counters.
     pub(super) fn ids(&self) -> impl Iterator<Item = u32> {
         self.requested.iter().map(|counter| counter.id())
     }
 
-    /// Reads the counters from the pair, if it could be computed.
     pub(super) fn read(&mut self, api: &mut DriverApi, pair: &GpmPair, answer: Result<(), Absence>) {
         for counter in &self.requested {
             let raw = answer.and_then(|()| pair.value(counter.id(), 1));

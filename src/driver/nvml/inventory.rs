@@ -12,7 +12,6 @@ use crate::runtime::clock::Clock;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundGpu {
-    /// Index and UUID.
     pub id: GpuId,
     /// The PCI bus id as the driver writes it; "" if it does not return it.
     pub bus: Arc<str>,
@@ -21,7 +20,6 @@ pub struct FoundGpu {
 /// No node has more; a larger count is garbage.
 const MOST: c_uint = 256;
 
-/// How many GPUs the driver counts.
 pub fn count(library: &Arc<Library>, slot: &CallSlot, clock: &Clock) -> Result<u32, Absence> {
     let mut api = DriverApi::new(Arc::clone(library), slot.clone(), clock.clone());
     let mut count: c_uint = 0;

@@ -69,12 +69,10 @@ pub enum OpenError {
         /// Every place, with the loader's message if there is a file.
         tried: String,
     },
-    /// The file is a library without NVML's functions.
     #[error(
         "driver library {path}: not an NVML library: it has no nvmlInit_v2; give the path of libnvidia-ml.so.1 with --nvml-library"
     )]
     NotNvml { path: PathBuf },
-    /// The agent runs as root, and another user could replace the library.
     #[error(
         "driver library {path}: not loaded as root, because {at} {why}; give the library and the directories above it to root, writable by root alone, or give another path with --nvml-library"
     )]
@@ -89,12 +87,7 @@ pub enum OpenError {
     #[error("driver library {path}: not initialised")]
     NotAllowed { path: PathBuf },
     #[error("driver library {path}: nvmlInit: {reason}")]
-    Refused {
-        path: PathBuf,
-        /// The driver's message.
-        reason: String,
-    },
-    /// Its version differs from that of the kernel's driver.
+    Refused { path: PathBuf, reason: String },
     #[error(
         "driver library {path}: nvmlInit: it is of another version than the kernel's driver; after an upgrade load the new module, or restart a container that still has the old library"
     )]
@@ -174,17 +167,14 @@ impl Library {
         let _ = self.recorder.set(recorder);
     }
 
-    /// The recorder, if there is one.
     pub(super) fn recorder(&self) -> Option<&Recorder> {
         self.recorder.get().map(|recorder| &**recorder)
     }
 
-    /// What the samplers of this library need of the driver's time.
     pub(super) fn driver_demand(&self) -> Arc<NodeDemand> {
         Arc::clone(&self.driver_demand)
     }
 
-    /// The raw function table.
     pub(super) fn table(&self) -> &NvmlLib {
         self.nvml.lib()
     }

@@ -33,7 +33,6 @@ const RATIOS: [(InstanceValue, u32); 13] = [
 ];
 const PERCENT: i64 = 10_000_000;
 
-/// One MIG instance with its sample buffers and its latest readings.
 pub(super) struct MigInstance {
     handle: Handle,
     identity: InstanceIdentity,
@@ -51,7 +50,6 @@ pub(super) struct MigInstance {
 /// The MIG layout of a GPU: ids and UUID of each instance, by id.
 pub(super) type InstanceLayout = Vec<(InstanceId, Arc<str>)>;
 
-/// The instances found on a GPU.
 #[derive(Default)]
 pub(super) struct MigInstances {
     /// Instances with a known identity, by id.
@@ -107,7 +105,6 @@ pub(super) fn find_instances(api: &mut DriverApi, parent: Handle, gpm: Option<&[
     MigInstances { found, layout, slices: slices.ok(), is_final }
 }
 
-/// Reads the present layout.
 pub(super) fn read_layout(api: &mut DriverApi, parent: Handle) -> Result<InstanceLayout, Absence> {
     let mut found = Vec::new();
     for handle in read_handles(api, parent)? {
@@ -232,7 +229,6 @@ impl MigInstance {
         self.gpm.is_some()
     }
 
-    /// Whether the driver no longer has it, since the layout changed.
     pub(super) fn is_missing(&self) -> bool {
         self.missing
     }

@@ -13,20 +13,16 @@ use crate::model::{Absence, MigSlices};
 /// More memory slices than any board has; the most known is 12.
 const MOST_SLICES: c_uint = 64;
 
-/// More placements than any profile has.
 const MOST_PLACEMENTS: usize = 64;
 
 /// The memory slices of a GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlicePlacement {
-    /// The first slice.
     pub(super) start: u32,
-    /// The number of slices.
     pub(super) size: u32,
 }
 
 impl SlicePlacement {
-    /// Checks a placement from the driver.
     pub(super) fn of(raw: sys::nvmlGpuInstancePlacement_t) -> Result<Self, Absence> {
         let sys::nvmlGpuInstancePlacement_t { start, size } = raw;
         let is_one = start < MOST_SLICES && (1..=MOST_SLICES - start).contains(&size);
@@ -38,7 +34,6 @@ impl SlicePlacement {
     }
 }
 
-/// Slices of a GPU by use, given the placements of its instances.
 pub(super) fn slices(
     api: &mut DriverApi,
     parent: Handle,

@@ -75,7 +75,6 @@ pub(super) struct TierPlan {
     pub(super) others: Vec<TargetsOfCall>,
 }
 
-/// The GPM pair of the GPU and the points that it serves.
 pub(super) struct GpmPlan {
     pub(super) pair: GpmPair,
     pub(super) metrics: Vec<ReadTarget<GpmMetrics>>,
@@ -84,7 +83,6 @@ pub(super) struct GpmPlan {
     pub(super) counters: GpmCounters,
 }
 
-/// A call and the points that it serves.
 pub(super) type TargetsOfCall = (DriverFunction, Vec<ReadTarget<CallValue>>);
 
 /// A point to fill, where its value is in the answer, and its factor.
@@ -150,7 +148,6 @@ impl Plan {
         })
     }
 
-    /// Whether both plans read the same things of the same GPU.
     pub(super) fn reads_same_as(&self, other: &Self) -> bool {
         let methods =
             |plan: &Self| plan.chosen.iter().map(|chosen| (chosen.point, chosen.method)).collect::<Vec<_>>();
@@ -185,7 +182,6 @@ impl Plan {
         whole.into_iter().chain(self.instances.iter().filter_map(MigInstance::device))
     }
 
-    /// Frees what the plan allocated in the library.
     pub(super) fn free(self, api: &mut DriverApi) {
         if let Some(gpm) = self.gpm {
             gpm.pair.free(api);

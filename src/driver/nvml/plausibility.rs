@@ -46,7 +46,6 @@ pub(super) struct CounterCheck {
     candidate: Option<(CounterReading, u8)>,
 }
 
-/// A counter's value and when it was read.
 #[derive(Clone, Copy, Debug)]
 struct CounterReading {
     value: i64,
@@ -63,12 +62,10 @@ impl CounterReading {
 }
 
 impl CounterCheck {
-    /// A new counter in that unit.
     pub(super) const fn new(unit: Unit) -> Self {
         Self::with_max_rate(max_rate(unit))
     }
 
-    /// A new counter that grows by at most that much in a second.
     pub(super) const fn with_max_rate(max_rate: i64) -> Self {
         Self { max_rate, accepted: None, candidate: None }
     }
@@ -96,7 +93,6 @@ impl CounterCheck {
         self.accepted.is_none_or(|accepted| accepted.may_grow_to(CounterReading { value, at }, self.max_rate))
     }
 
-    /// Accepts a value read at that time, or returns why it is rejected.
     pub(super) fn check(&mut self, value: i64, at: Nanoseconds) -> Result<i64, Rejection> {
         let mark = CounterReading { value, at };
         let continues = self.accepted.is_some_and(|accepted| accepted.may_grow_to(mark, self.max_rate));
@@ -150,7 +146,6 @@ mod tests {
         Nanoseconds::from_seconds(second)
     }
 
-    /// The accepted ones of values read a second apart.
     fn accepted_values(unit: Unit, values: &[i64]) -> Vec<Option<i64>> {
         let mut counter = CounterCheck::new(unit);
         (0..).zip(values).map(|(time, value)| counter.check(*value, second(time)).ok()).collect()
@@ -207,7 +202,6 @@ mod tests {
         assert_eq!(last, Some(58));
     }
 
-    /// What a faulty driver returns instead of that value.
     fn garbage(truth: i64) -> impl Strategy<Value = i64> {
         prop_oneof![0..=i64::MAX, truth / 4..=truth / 4 * 3, 0..100_i64,]
     }

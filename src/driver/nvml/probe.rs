@@ -19,14 +19,24 @@ use crate::model::{Absence, Reading, Via};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadMethod {
     /// A value of the batched field call.
-    Field { field: FieldQuery, times: i64 },
+    Field {
+        field: FieldQuery,
+        times: i64,
+    },
     /// The margin call minus this field.
-    Margin { limit: FieldQuery },
+    Margin {
+        limit: FieldQuery,
+    },
     /// A value of a call of its own.
-    Call { value: CallValue, times: i64 },
+    Call {
+        value: CallValue,
+        times: i64,
+    },
     /// A bit of the clock event reasons, or all of them, unless a bit of `unless` is set.
-    Reason { bit: u64, unless: u64 },
-    /// The sum of metrics of the GPM pair.
+    Reason {
+        bit: u64,
+        unless: u64,
+    },
     Gpm(GpmMetrics),
 }
 
@@ -46,7 +56,6 @@ impl GpmMetrics {
     }
 }
 
-/// A point and how it is read.
 #[derive(Clone, Copy)]
 pub(super) struct ChosenMethod {
     pub(super) point: PointId,
@@ -55,7 +64,6 @@ pub(super) struct ChosenMethod {
 }
 
 impl ChosenMethod {
-    /// The range of its readings.
     pub(super) fn bound(&self) -> Bound {
         match (&self.family.rows, self.method) {
             (Rows::Gpu(GpuRows::Flow(_)), ReadMethod::Gpm(_)) => Bound::RATE,
@@ -73,7 +81,6 @@ pub(super) struct ProbeResult {
     pub(super) probed: Vec<Option<i64>>,
     /// The kind of source of each point; none if it is not read.
     pub(super) via: Vec<Option<Via>>,
-    /// How many NVLinks the GPU has.
     pub(super) links: u32,
     /// Whether GPM works on the device, and whether the driver has GPM's counters too.
     pub(super) has_gpm: bool,
@@ -82,7 +89,6 @@ pub(super) struct ProbeResult {
     pub(super) is_final: bool,
 }
 
-/// What to probe, and what is known of the board already.
 #[derive(Clone, Copy)]
 pub(super) struct ProbeRequest<'a> {
     /// Points up to this level are read.
@@ -118,12 +124,10 @@ pub(super) fn choose(
     Ok(ProbeResult { chosen, initial, probed, via, links, has_gpm, has_gpm_counters, is_final })
 }
 
-/// What decides how a source is read on a board.
 #[derive(Clone, Copy)]
 struct BoardFacts {
     /// The driver's version, if it reports one.
     driver: Option<DriverVersion>,
-    /// How many NVLinks the GPU has.
     links: u32,
     /// NVML's number of their generation, if the driver reports it.
     generation: Option<i64>,
@@ -175,7 +179,6 @@ impl BoardFacts {
 }
 
 impl ReadMethod {
-    /// The kind of source, as published ([`Via`]).
     const fn via(self) -> Via {
         match self {
             Self::Field { .. } | Self::Margin { .. } => Via::Field,
@@ -193,7 +196,6 @@ fn has_counters(driver: Option<DriverVersion>) -> bool {
     driver.is_some_and(|driver| driver >= COUNTING)
 }
 
-/// The number of NVLinks that the GPU reports.
 pub(super) fn link_count(api: &mut DriverApi, device: Handle) -> Result<i64, Absence> {
     read_link_fields(api, device)[0]
 }
@@ -298,7 +300,6 @@ impl<'a> BoardProbe<'a> {
         implausible.or(failed).ok_or(refused.unwrap_or(Absence::NotSupported))
     }
 
-    /// Whether a source returns a value that meets the source's own conditions.
     fn check_source(
         &mut self,
         api: &mut DriverApi,
@@ -356,7 +357,6 @@ impl<'a> BoardProbe<'a> {
             || self.probed_value(chosen).is_some()
     }
 
-    /// The probed value, if it is plausible.
     fn probed_value(&self, chosen: ChosenMethod) -> Option<i64> {
         let (raw, times) = match chosen.method {
             ReadMethod::Field { field, times } => (self.field(field).ok()?, times),

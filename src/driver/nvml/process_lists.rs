@@ -19,7 +19,6 @@ use crate::model::{Absence, Bytes, GpuProcess, Nanoseconds, Stamp};
 /// More processes than any GPU runs; a larger count from the driver is garbage.
 pub(super) const MOST: usize = 65_536;
 
-/// The driver's marker for "no value".
 const UNKNOWN_ID: u32 = u32::MAX;
 
 /// More memory than any GPU has: 16 TiB, far below the driver's other markers for "no value".
@@ -32,7 +31,6 @@ type EntryRoom = [u64; 4];
 
 type ListResult = Result<Vec<GpuProcess>, Absence>;
 
-/// One of the driver's process lists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ListKind {
     Compute,
@@ -40,7 +38,6 @@ enum ListKind {
     Mps,
 }
 
-/// The lists as last read, with the buffer that the driver fills.
 pub(super) struct ProcessLists {
     buffer: Vec<EntryRoom>,
     form: ListForm,
@@ -51,7 +48,7 @@ pub(super) struct ProcessLists {
     pub(super) schedule: ProcessSchedule,
     /// All processes with a context, by pid.
     pub(super) processes: Result<Arc<[GpuProcess]>, Absence>,
-    /// When the tick began in which the compute list was last read.
+    /// Start of the tick in which the compute list was last read.
     pub(super) listed: Option<Stamp>,
     /// The boot time after the last list calls.
     pub(super) read: Option<Nanoseconds>,
@@ -165,7 +162,6 @@ impl ProcessLists {
         Ok(all)
     }
 
-    /// Reads one list in the newest form that the library has.
     fn read_list_of(&mut self, api: &mut DriverApi, device: Handle, kind: ListKind) -> ListResult {
         loop {
             let answer = self.read_in_form(api, device, kind);
@@ -239,7 +235,6 @@ const _: () = assert!(
         && align_of::<sys::nvmlProcessInfo_t>() <= align_of::<EntryRoom>()
 );
 
-/// Takes calls out of the remaining room, if there are enough.
 fn take_calls(room: &mut usize, calls: usize) -> bool {
     let left = room.checked_sub(calls);
     *room = left.unwrap_or(*room);

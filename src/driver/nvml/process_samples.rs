@@ -12,7 +12,6 @@ const LONGEST_WINDOW: u64 = 5_000_000;
 /// How far the driver's clock may be ahead of the host's, and how far back the first read goes.
 const SECOND: u64 = 1_000_000;
 
-/// Buffer and state between reads.
 pub(super) struct ProcessSamples {
     samples: Vec<sys::nvmlProcessUtilizationSample_t>,
     /// The newest sample seen, in the driver's microseconds since 1970.
@@ -21,7 +20,6 @@ pub(super) struct ProcessSamples {
     spacing: Option<u64>,
     /// How far the newest sample was behind the host's clock when it came, in microseconds.
     lag: u64,
-    /// The end of the ticks that were deferred.
     deferred_until: u64,
     /// Why the driver refuses for good, as on a MIG parent, and whether the last read failed.
     refused: Option<Absence>,
@@ -50,7 +48,6 @@ impl ProcessSamples {
         }
     }
 
-    /// Lets a call that was refused for good be tried again, under a new plan.
     pub(super) fn retry_refused(&mut self) {
         self.refused = None;
     }
@@ -65,7 +62,6 @@ impl ProcessSamples {
         self.deferred_until = (now.0 / 1_000).saturating_sub(self.lag);
     }
 
-    /// Leaves the deferred ticks out of the next read.
     pub(super) fn drop_deferred(&mut self) {
         self.last_seen = self.last_seen.max(self.deferred_until);
         self.deferred_until = 0;

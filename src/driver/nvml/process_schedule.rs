@@ -12,7 +12,6 @@ use crate::model::{Absence, Nanoseconds, ProcessSample, Stamp};
 /// longer than a short tick.
 const IDLE_AFTER: Nanoseconds = Nanoseconds(500_000_000);
 
-/// The most unlisted pids that are remembered.
 const MOST_UNLISTED: usize = 1_024;
 
 /// While memory does not change, the graphics list is read on every fifth slow tick only.
@@ -51,7 +50,6 @@ pub(super) struct ListedPids {
     pub(super) is_compute_refused: bool,
 }
 
-/// How memory in use differs from what it was when the compute list was read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MemoryChange {
     Unknown,
@@ -66,7 +64,6 @@ enum MemoryChange {
 struct Ration(u64);
 
 impl Ration {
-    /// Whether this due call is made.
     fn take(&mut self, stretch: u32) -> bool {
         self.0 += 1;
         (self.0 - 1).is_multiple_of(stretch.max(1).into())
@@ -79,7 +76,6 @@ pub(super) struct ListsDue {
     pub(super) graphics: bool,
 }
 
-/// State between ticks.
 #[derive(Default)]
 pub(super) struct ProcessSchedule {
     /// Whether the presence of a process decides who holds the GPU.
@@ -88,7 +84,7 @@ pub(super) struct ProcessSchedule {
     pub(super) memory: MemoryWatch,
     /// Every `stretch`-th due rationed call is made.
     stretch: u32,
-    /// Of the compute list with the medium tier and on any tick, and of the graphics list.
+    /// Rations of the compute list with the medium tier and on any tick, and of the graphics list.
     compute_turns: Ration,
     compute_ticks: Ration,
     graphics_turns: Ration,
@@ -98,13 +94,11 @@ pub(super) struct ProcessSchedule {
     memory_keeps_changing: bool,
     /// Whether the last samples named no process and the GPU has been idle since.
     was_idle: bool,
-    /// When a listed process last had a sample.
     last_sample_at: BTreeMap<u32, Nanoseconds>,
     /// Pids that have samples but are on no list: of other PID namespaces, or just ended.
     unlisted: BTreeSet<u32>,
     /// Whether the GPU was already busy without listed processes on the tick before.
     was_unexplained: bool,
-    /// Lists that were due in the last tick and exceeded its calls.
     postponed: ListsDue,
 }
 
@@ -113,12 +107,10 @@ impl ProcessSchedule {
         Self { presence, stretch: 1, ..Self::default() }
     }
 
-    /// Sets the stretch of rationed calls.
     pub(super) fn stretch(&mut self, stretch: u32) {
         self.stretch = stretch.max(1);
     }
 
-    /// Whether memory in use must be read in this tick.
     pub(super) fn needs_memory(&self, state: &TickState<'_>) -> bool {
         let tier = state.medium || state.slow || state.all;
         tier || self.presence || !state.may_have_samples || self.listed.count().is_none_or(|count| count < 2)
@@ -244,7 +236,6 @@ impl ProcessSchedule {
         self.last_sample_at.retain(|pid, _| self.listed.has(*pid));
     }
 
-    /// Whether a sample names a pid that is on no list and was not looked up yet.
     fn has_unknown_pid(&self, state: &TickState<'_>) -> bool {
         let is_unknown = |pid| !self.listed.has(pid) && !self.unlisted.contains(&pid);
         self.unlisted.len() < MOST_UNLISTED
@@ -286,7 +277,6 @@ pub(super) struct MemoryWatch {
     now: Option<Vec<u64>>,
     compute: Option<Vec<u64>>,
     graphics: Option<Vec<u64>>,
-    /// Whether the driver refused for good.
     pub(super) is_refused: bool,
 }
 

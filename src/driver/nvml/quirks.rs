@@ -12,7 +12,6 @@ use crate::model::{Absence, Reading};
 /// A driver's branch and release: 535.104.05 is branch 535, release 104.
 pub(super) type DriverVersion = (u32, u32);
 
-/// The structure of the process lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListForm {
     /// Pid, memory, GPU and compute instance; 510 and later.
@@ -34,7 +33,6 @@ pub(super) struct Quirks {
 const FIXED: DriverVersion = (535, 98);
 
 impl Quirks {
-    /// The quirks of a version as the driver writes it.
     pub(super) fn of(version: &str) -> Self {
         let mut numbers = version.split('.').map(|number| number.parse().ok());
         let version = numbers.next().flatten().zip(numbers.next().flatten());

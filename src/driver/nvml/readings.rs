@@ -39,7 +39,6 @@ impl Readings {
         Self { values: initial.into(), counters: counters.collect(), dropped: vec![0; initial.len()] }
     }
 
-    /// Checks and stores the value of a point.
     pub(super) fn store<T>(
         &mut self,
         api: &mut DriverApi,
@@ -60,7 +59,6 @@ impl Readings {
         self.dropped.get(point) == Some(&IMPLAUSIBLE_AFTER)
     }
 
-    /// Whether a value from another source would be accepted.
     pub(super) fn would_accept<T>(&self, api: &DriverApi, target: &ReadTarget<T>, value: i64) -> bool {
         let counter = self.counters.get(target.point).copied().flatten();
         value

@@ -16,7 +16,6 @@ use super::driver_api::{Handle, INSUFFICIENT_SIZE};
 use crate::driver::record::{RecordedAnswer, RecordedValue, RecordingHead, RecordingWriter};
 use crate::model::Nanoseconds;
 
-/// Records the calls of one library.
 pub struct Recorder {
     begun: Nanoseconds,
     recording: Mutex<Option<OpenRecording>>,
@@ -27,7 +26,6 @@ struct OpenRecording {
     handles: HandleNumbers,
 }
 
-/// What identifies a call: its function and inputs.
 pub(super) struct RecordedCall {
     function: &'static str,
     inputs: Vec<RecordedValue>,
@@ -48,7 +46,6 @@ impl HandleNumbers {
 }
 
 impl Recorder {
-    /// Begins a recording at that boot time.
     pub fn begin(to: Box<dyn Write + Send>, head: &RecordingHead, begun: Nanoseconds) -> io::Result<Self> {
         let writer = RecordingWriter::begin(to, head)?;
         let recording = OpenRecording { writer, handles: HandleNumbers::default() };
@@ -117,7 +114,6 @@ impl Recorder {
         });
     }
 
-    /// Records an event of a GPU.
     pub(super) fn event(&self, at: Nanoseconds, event: &sys::nvmlEventData_t) {
         let instances = [event.gpuInstanceId, event.computeInstanceId].map(u64::from);
         let values =
@@ -141,7 +137,6 @@ impl Recorder {
     }
 }
 
-/// Which argument is an array, and which has its length.
 #[derive(Clone, Copy)]
 pub(super) struct ArrayArgument {
     items: usize,
@@ -174,7 +169,6 @@ fn is_housekeeping(function: &str) -> bool {
     ["nvmlGpmSampleAlloc", "nvmlGpmSampleFree"].contains(&function) || function.starts_with("nvmlEventSet")
 }
 
-/// An argument of a driver function.
 pub(super) trait CallArgument: Copy {
     /// The input; none for an output argument.
     fn input(self, _handles: &mut HandleNumbers) -> RecordedValue {
@@ -405,7 +399,6 @@ pub(super) trait CallArguments {
     ) -> Vec<RecordedValue>;
 }
 
-/// A function of the library's table with these arguments.
 pub(super) trait RawFunction<A> {
     /// Calls it.
     ///

@@ -54,13 +54,10 @@ pub struct Sampler {
     activity: ActivityReader,
     process_samples: ProcessSamples,
     lists: ProcessLists,
-    /// The latest reading of every point, and when each tier was read.
     readings: Readings,
     tiers: [Option<Stamp>; 3],
-    /// The stretch under which each tier was read.
     stretched: Stretch,
     instances: Arc<[InstanceFrame]>,
-    /// Whether the next tick reads every tier.
     reads_all: bool,
     /// How often in a row each tier was read while a counter of it was below its last value.
     falls: [u8; 3],
@@ -122,7 +119,6 @@ impl Sampler {
         answer
     }
 
-    /// Takes the calls and rejected values of the last tick if it produced no frame.
     pub fn take_unframed(&mut self) -> Unframed {
         std::mem::take(&mut self.unframed)
     }
@@ -182,7 +178,6 @@ impl Sampler {
         Ok(frame)
     }
 
-    /// Sets whether the use of each process is published below level full too.
     pub const fn show_processes(&mut self, shown: bool) {
         self.shows_processes = shown;
     }
@@ -198,7 +193,6 @@ impl Sampler {
         self.budget.set_share(driver_share);
     }
 
-    /// Drops the plan; the next tick compiles a new one.
     pub fn drop_plan(&mut self) {
         self.refused.clear();
         self.implausible.clear();
@@ -252,7 +246,6 @@ impl Sampler {
         }
     }
 
-    /// Reads the tiers that are due, activity and MIG instances.
     fn read(&mut self, plan: &mut Plan, tiers: &DueTiers, begun: Stamp) {
         // A counter that fell was cleared or is misread: the next ticks tell, not the next minutes.
         let falls = self.falls.map(|falls| (1..AGREEING).contains(&falls));
@@ -419,16 +412,13 @@ impl Sampler {
     }
 }
 
-/// The tiers of one tick.
 struct DueTiers {
     /// `due`: tiers that are due by their interval. `selected`: those of them that the budget lets be read.
     due: [bool; 3],
     selected: [bool; 3],
-    /// Whether every tier is read, due or not.
     all: bool,
 }
 
-/// Whether a point whose field returns implausible values has a call that returns a plausible one.
 fn has_better_call<T>(
     api: &mut DriverApi,
     device: Handle,

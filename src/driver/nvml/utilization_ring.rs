@@ -23,22 +23,18 @@ const SHORTEST_WINDOW: u64 = 10_000;
 /// back.
 const EMPTY_READS_BEFORE_RESTART: u32 = 3;
 
-/// How long the last sample is repeated while none is new.
 const REPEAT_LAST_SAMPLE: Nanoseconds = Nanoseconds::from_seconds(2);
 
-/// Percent to billionths.
 const PERCENT: u64 = 10_000_000;
 
 const NO_SAMPLE: sys::nvmlSample_t =
     sys::nvmlSample_t { timeStamp: 0, sampleValue: sys::nvmlValue_t { ullVal: 0 } };
 
-/// The ring of one GPU, as far as it was read.
 pub(super) struct UtilizationRing {
     buffer: Vec<sys::nvmlSample_t>,
     /// The newest stamp seen, in the ring's microseconds; none before the first read.
     last_seen: Option<u64>,
     spacing: Option<u64>,
-    /// The newest sample and when it was read.
     newest: Option<(RingSample, Nanoseconds)>,
     drained: Option<Nanoseconds>,
     /// Whether the time up to `drained` was counted as idle without a sample.
@@ -53,7 +49,6 @@ struct RingSample {
     percent: u32,
 }
 
-/// The result of reading the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingRead {
     /// Percent of the last sample, the mean since the last read, and the time at the end that no sample covers
@@ -137,7 +132,7 @@ impl UtilizationRing {
         RingRead::Samples { last: newest.percent, mean, rest: if is_over { rest } else { Nanoseconds(0) } }
     }
 
-    /// The activity of a tick whose end has no samples while the utilization call returns 0: that part was idle.
+    /// Adds idle time for the end of a tick that has no samples while the utilization call returns 0.
     pub(super) fn add_idle_rest(&mut self, mean: Sampled, rest: Nanoseconds) -> Sampled {
         self.counted_idle = true;
         let whole = mean.covered + rest;
@@ -202,7 +197,6 @@ fn percent(sample: &sys::nvmlSample_t, kind: u32) -> Option<u32> {
     u32::try_from(raw).ok().filter(|percent| *percent <= 100)
 }
 
-/// The least time between two distinct samples.
 fn spacing(windows: &[RingSample]) -> Option<u64> {
     let gaps = windows.iter().zip(windows.iter().skip(1)).map(|(one, next)| next.stamp - one.stamp);
     gaps.filter(|gap| *gap >= SHORTEST_WINDOW).min()

@@ -41,7 +41,6 @@ pub struct RecordedAnswer {
     pub out: Vec<RecordedValue>,
 }
 
-/// An input or output of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecordedValue {
@@ -57,7 +56,6 @@ pub enum RecordedValue {
 }
 
 impl RecordedValue {
-    /// Bytes as hexadecimal digits.
     pub fn bytes(bytes: &[u8]) -> Self {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let digit = |nibble: u8| char::from(DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0'));

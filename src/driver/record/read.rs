@@ -8,12 +8,10 @@ use thiserror::Error;
 use super::{FORMAT, RecordedAnswer, RecordingHead};
 use crate::runtime::file;
 
-/// A recording that cannot be played.
 #[derive(Debug, Error)]
 pub enum ReadError {
     #[error("recording {path}: {source}; name a file that gpumeter record wrote")]
     Unreadable { path: PathBuf, source: io::Error },
-    /// A line is not of a recording.
     #[error("recording {path}:{line}: {problem}")]
     Broken {
         path: PathBuf,
@@ -23,7 +21,6 @@ pub enum ReadError {
     },
 }
 
-/// A recording's first line and length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingSpan {
     pub head: RecordingHead,
@@ -64,7 +61,6 @@ pub fn span(path: &Path) -> Result<RecordingSpan, ReadError> {
     Ok(RecordingSpan { head, length, whole })
 }
 
-/// The advice for a file that is not a recording.
 const OTHER: &str = "give a file that gpumeter record wrote, as it wrote it";
 
 fn first(line: &str) -> Result<RecordingHead, String> {

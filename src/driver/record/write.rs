@@ -6,18 +6,15 @@ use std::io::{self, Write};
 
 use super::{RecordedAnswer, RecordedValue, RecordingHead};
 
-/// Writes a recording to a file or whatever takes bytes.
 pub struct RecordingWriter<W> {
     to: W,
     /// The last result of every call: code and outputs.
     last: HashMap<CallKey, (Option<u32>, Vec<RecordedValue>)>,
-    /// How many results were written.
     written: u64,
     /// The first failure; after it nothing is written.
     failed: Option<io::Error>,
 }
 
-/// The function and inputs of a call.
 type CallKey = (Cow<'static, str>, Vec<RecordedValue>);
 
 impl<W: Write> RecordingWriter<W> {
@@ -47,7 +44,6 @@ impl<W: Write> RecordingWriter<W> {
         self.answer(event);
     }
 
-    /// How many results were written.
     pub const fn written(&self) -> u64 {
         self.written
     }

@@ -30,7 +30,6 @@ const MAX_NAME: usize = 255;
 /// Without a version in the path, each daemon uses its newest one.
 const LIST: &str = "/containers/json";
 
-/// Why the containers could not be listed.
 #[derive(Debug, Error)]
 pub enum Error {
     #[error(
@@ -61,10 +60,8 @@ pub struct ContainerDescription {
     pub image: String,
 }
 
-/// The running containers of a runtime, by id.
 pub type ContainerDescriptions = BTreeMap<String, ContainerDescription>;
 
-/// A container as the API lists it.
 #[derive(Deserialize)]
 struct ListedContainer {
     #[serde(rename = "Id")]
@@ -75,7 +72,6 @@ struct ListedContainer {
     image: Option<String>,
 }
 
-/// Client of Docker's API on a socket.
 #[derive(Debug)]
 pub struct DockerClient {
     socket: PathBuf,

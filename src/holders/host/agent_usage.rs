@@ -11,7 +11,6 @@ use rustix::process::{Resource, Rlimit};
 use crate::model::{Bytes, Nanoseconds};
 use crate::runtime::clock::processor_time;
 
-/// The agent's use of resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgentUsage {
     /// User and system time of all threads since the start.
@@ -34,7 +33,6 @@ impl AgentUsageReader {
         Ok(Self { memory: File::open("/proc/self/statm")?, files: File::open(FILES)? })
     }
 
-    /// Reads the current use.
     pub fn read(&self) -> io::Result<AgentUsage> {
         let mut memory = [0; 256];
         let length = self.memory.read_at(&mut memory, 0)?;
@@ -82,7 +80,6 @@ pub fn open_files() -> io::Result<Vec<PathBuf>> {
     Ok(entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect())
 }
 
-/// The files that are mapped into memory.
 pub fn mapped_files() -> io::Result<BTreeSet<PathBuf>> {
     let maps = BufReader::new(fs::File::open("/proc/self/maps")?);
     let mut files = BTreeSet::new();

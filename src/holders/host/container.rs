@@ -80,7 +80,6 @@ mod tests {
         assert!(Host::at(root.path()).is_container());
     }
 
-    /// A tree with that pid namespace, and that device and type of its root.
     fn tree(namespace: &str, device: &str, kind: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let names = root.path().join("proc/self/ns");

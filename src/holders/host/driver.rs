@@ -12,7 +12,6 @@ use super::{Host, untrusted};
 /// The file that every client of the driver opens first.
 const DEVICE_FILE: &str = "dev/nvidiactl";
 
-/// The most GPUs of a node that are read.
 const MOST_GPUS: usize = 256;
 
 impl Host {
@@ -53,7 +52,6 @@ impl Host {
     }
 }
 
-/// Minor number and UUID of a GPU.
 fn parse_information(text: &str) -> Option<(u32, String)> {
     let value = |key: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix(':'))?;

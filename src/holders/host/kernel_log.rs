@@ -27,7 +27,6 @@ pub struct KernelLog {
     kept: usize,
     /// Whether the current line is too long, so that the rest of it is skipped.
     skipping: bool,
-    /// The number that the next record should have.
     next: Option<u64>,
     lost: u64,
 }

@@ -5,7 +5,6 @@ use crate::model::Bytes;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {
-    /// What the kernel manages.
     pub total: Bytes,
     /// What programs can still allocate without swapping, as the kernel estimates it.
     pub available: Bytes,

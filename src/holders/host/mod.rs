@@ -44,7 +44,6 @@ pub fn since_boot(ticks: u64) -> Nanoseconds {
     Nanoseconds(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
 }
 
-/// A Linux system, seen through the files under its root.
 #[derive(Clone, Debug)]
 pub struct Host {
     root: PathBuf,
@@ -52,14 +51,12 @@ pub struct Host {
 }
 
 impl Host {
-    /// The system whose `/` is `root`, with the users of its passwd file.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
         let users = UserDatabase::of_file(&root.join("etc/passwd"));
         Self::with_users(root, users)
     }
 
-    /// The system whose `/` is `root`, with those users.
     pub fn with_users(root: impl Into<PathBuf>, users: UserDatabase) -> Self {
         Self { root: root.into(), users: Arc::new(users) }
     }
@@ -78,7 +75,6 @@ impl Host {
         self.root == Path::new("/") && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
     }
 
-    /// The kernel's random UUID of the current boot.
     pub fn boot_id(&self) -> Option<String> {
         self.read_word("proc/sys/kernel/random/boot_id")
     }

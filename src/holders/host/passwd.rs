@@ -14,7 +14,6 @@ use crate::runtime::file::FileState;
 /// The most bytes that are read of a file; a million users fit.
 const LIMIT: u64 = 64 * 1024 * 1024;
 
-/// The files with their last content.
 #[derive(Debug)]
 pub(super) struct Passwd {
     users: ReloadingFile<HashMap<u32, PasswdEntry>>,
@@ -46,7 +45,6 @@ impl SubordinateUids {
     }
 }
 
-/// A line of `etc/passwd`.
 #[derive(Debug, PartialEq, Eq)]
 struct PasswdEntry {
     name: Arc<str>,
@@ -54,14 +52,12 @@ struct PasswdEntry {
     gid: Option<u32>,
 }
 
-/// A line of `etc/group`.
 #[derive(Debug, PartialEq, Eq)]
 struct GroupEntry {
     gid: u32,
     names: HashSet<Arc<str>>,
 }
 
-/// A file that is read again when it has changed.
 #[derive(Debug)]
 struct ReloadingFile<T> {
     path: PathBuf,
@@ -80,7 +76,6 @@ impl Passwd {
         }
     }
 
-    /// The uid of the user to whom a uid is subordinate.
     pub(super) fn subordinate_owner(&mut self, uid: u32) -> Option<u32> {
         let owner = self.subordinates.owner(uid)?;
         let users = self.users.content()?;

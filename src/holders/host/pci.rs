@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use super::{Host, untrusted};
 
-/// NVIDIA's PCI vendor id.
 const NVIDIA: &[u8] = b"0x10de";
 
 /// Display controllers: VGA (0x0300) and 3D (0x0302).
@@ -23,10 +22,8 @@ const MOST_FUNCTIONS: usize = 4_096;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pci(BTreeMap<Arc<str>, PciFunction>);
 
-/// A GPU on the bus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PciFunction {
-    /// The name of its driver, where it has one.
     driver: Option<Arc<str>>,
     /// Inode number of its directory, which changes when it is removed from the bus and added again.
     epoch: u64,

@@ -13,18 +13,15 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use super::{Host, untrusted};
 
-/// The most ends that one epoll call reports.
 const ENDS: usize = 64;
 
 /// Descriptors from this number on cannot be passed to `select`, so they do not take numbers from code that calls it.
 const ABOVE_SELECT: i32 = 1_024;
 
-/// Processes that are watched.
 #[derive(Debug, Default)]
 pub struct PidfdSet {
     most: usize,
     processes: BTreeMap<u32, OwnedFd>,
-    /// An epoll instance that reports which of them have ended.
     ends: Option<OwnedFd>,
 }
 
@@ -59,7 +56,6 @@ impl PidfdSet {
         false
     }
 
-    /// Whether the process is in the set.
     pub fn contains(&self, pid: u32) -> bool {
         self.processes.contains_key(&pid)
     }
@@ -86,7 +82,6 @@ impl PidfdSet {
         self.processes.remove(&pid);
     }
 
-    /// Removes all processes but the wanted ones.
     pub fn retain(&mut self, wanted: impl Fn(u32) -> bool) {
         self.processes.retain(|pid, _| wanted(*pid));
     }
@@ -120,7 +115,6 @@ mod tests {
 
     use super::*;
 
-    /// Tries to hold a process; whether it is held.
     fn hold(held: &mut PidfdSet, pid: u32) -> bool {
         held.watch(pid);
         held.contains(pid)

@@ -30,7 +30,6 @@ fn find_kubelets(directory: &Path, levels: u8, found: &mut Option<BTreeSet<Strin
     }
 }
 
-/// Adds the pods in that directory and in those of its classes of service.
 fn add_pods(directory: &Path, pods: &mut BTreeSet<String>) {
     for entry in directories(directory).unwrap_or_default() {
         let name = entry.file_name().to_string_lossy().replace('_', "-");

@@ -20,13 +20,10 @@ const LONGEST_LINK: usize = 251;
 /// The most entries of a directory that are read; a kubelet runs 110 pods by default.
 const MOST_ENTRIES: usize = 8_192;
 
-/// The directory of logs by pod, below the host's root.
 const PODS: &str = "var/log/pods";
 
-/// The directory of logs by container, below the host's root.
 const CONTAINERS: &str = "var/log/containers";
 
-/// A directory of a pod's logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodLog {
     pub pod: LoggedPod,
@@ -34,7 +31,6 @@ pub struct PodLog {
     pub changed: Utc,
 }
 
-/// A pod as the kubelet names its logs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoggedPod {
     pub namespace: String,
@@ -51,7 +47,6 @@ pub struct ContainerLog {
     pub id: String,
 }
 
-/// The content of the directories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodLogs {
     /// Pods, by namespace, name and UID; none where the directory cannot be read.
@@ -63,7 +58,6 @@ pub struct PodLogs {
 }
 
 impl Host {
-    /// Reads the kubelet's log directories.
     pub fn pod_logs(&self) -> PodLogs {
         let pods = read_entries(&self.root, PODS);
         let containers = read_entries(&self.root, CONTAINERS);

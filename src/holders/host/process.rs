@@ -9,7 +9,6 @@ use super::Host;
 use super::untrusted::{self, PROC, printable, whole_lines};
 use super::users::UserNameError;
 
-/// A process as `/proc` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessInfo {
     /// Its pid, which another process may have later.
@@ -18,7 +17,7 @@ pub struct ProcessInfo {
     pub start_time: u64,
     /// The kernel's name for it: at most 15 bytes, which the process may choose, made safe to print.
     pub name: String,
-    /// The real uid, which tells who started it.
+    /// The real uid, which identifies who started it.
     pub uid: u32,
     /// The user who owns its user namespace, where `/proc/PID/uid_map` shows that user alone beside ranges of
     /// subordinate uids, as in rootless containers: newuidmap(1) maps no uid of others.
@@ -27,35 +26,18 @@ pub struct ProcessInfo {
     pub cgroups: Vec<String>,
 }
 
-/// Why a process cannot be identified.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// There is no such process, or it is hidden from the agent.
     #[error("process {pid} has ended, or is hidden from the agent, which needs the host's pid namespace")]
     Ended { pid: u32 },
-    /// It exists, but cannot be read.
     #[error("/proc/{pid}/{file}: {cause}; the agent needs to read it as root")]
-    Unreadable {
-        pid: u32,
-        /// The file that could not be read.
-        file: &'static str,
-        /// The error of the read.
-        cause: io::Error,
-    },
+    Unreadable { pid: u32, file: &'static str, cause: io::Error },
     /// It was read, but the name of its user is not known yet.
     #[error("process {pid}: {cause}")]
-    Unnamed {
-        pid: u32,
-        /// Why the name is not known.
-        cause: UserNameError,
-    },
-    /// A file of it has an unexpected format.
+    Unnamed { pid: u32, cause: UserNameError },
     #[error("/proc/{pid}/{file} is not what proc(5) describes; is proc mounted there?")]
-    Malformed {
-        pid: u32,
-        /// The file with the unexpected format.
-        file: &'static str,
-    },
+    Malformed { pid: u32, file: &'static str },
 }
 
 impl Host {
@@ -98,7 +80,6 @@ fn read_error(pid: u32, file: &'static str, cause: io::Error) -> ProcessError {
     }
 }
 
-/// The fields of `/proc/PID/stat` that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stat {
     name: String,

@@ -17,7 +17,6 @@ pub const MOST_RECORDS: usize = 4_096;
 /// Largest size of a record in bytes; the prolog's records have less than a tenth of that.
 const MOST_BYTES: u64 = 16 * 1024;
 
-/// The most processes of a step whose environment is read.
 const MOST_PIDS: usize = 64;
 
 /// The variables that are used. No other is kept, since a user may set as many as he likes.
@@ -39,7 +38,6 @@ const JOB_VARIABLES: [&str; 2] = ["SLURM_JOB_ID", "SLURM_JOB_ID_HET_GROUP_"];
 /// Number of a heterogeneous job, which is that of its first component.
 const FIRST_COMPONENT: &str = "SLURM_JOB_ID_HET_GROUP_0";
 
-/// The most cgroups of a directory that are read.
 const MOST_CGROUPS: usize = 8_192;
 
 /// Paths of the configuration file: written by hand, then cached by slurmd (configless).
@@ -54,13 +52,10 @@ const CONFIGURATIONS: [&str; 4] = [
 /// inode.
 pub type FileVersion = (i64, i64, u64);
 
-/// A file with the record of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordFile {
     pub name: String,
-    /// A value that changes when it is rewritten.
     pub version: FileVersion,
-    /// Its content, or why it cannot be read.
     pub bytes: Result<Vec<u8>, String>,
 }
 
@@ -75,7 +70,6 @@ pub struct JobCgroup {
 }
 
 impl JobCgroup {
-    /// Number of the job, where it is known.
     pub fn number(&self) -> Option<&str> {
         self.job.as_deref().or_else(|| (!self.is_named_by_sluid()).then_some(&*self.name))
     }
@@ -100,9 +94,7 @@ pub struct StepEnvironment {
     pub job: String,
     /// The step, as its cgroup names it: a number, `batch`, `extern` or `interactive`.
     pub step: String,
-    /// The user of the process.
     pub uid: u32,
-    /// Values by name of the variable.
     pub variables: BTreeMap<String, String>,
 }
 
@@ -145,7 +137,7 @@ fn read_record(entry: &DirEntry) -> Option<RecordFile> {
     Some(RecordFile { name, version: (about.mtime(), about.mtime_nsec(), about.ino()), bytes })
 }
 
-/// The processes in the cgroup of a step, except slurmstepd's own; so many as are read.
+/// The processes in the cgroup of a step, except slurmstepd's own, up to a limit.
 pub fn step_pids(step: &Path) -> Vec<u32> {
     let mut pids = Vec::new();
     collect_pids(step, 3, &mut pids);
@@ -249,7 +241,6 @@ fn select_variables(mut variables: BTreeMap<String, String>, job: &str) -> Optio
     Some(variables)
 }
 
-/// Name and value of a variable that is used.
 fn parse_variable(line: &[u8]) -> Option<(String, String)> {
     let (name, value) = std::str::from_utf8(line).ok()?.split_once('=')?;
     let [of_job, of_component] = JOB_VARIABLES;
@@ -258,7 +249,6 @@ fn parse_variable(line: &[u8]) -> Option<(String, String)> {
     (is_known && is_plain).then(|| (name.to_owned(), value.to_owned()))
 }
 
-/// Adds the processes in a cgroup and so many levels below it, except slurmstepd's own.
 fn collect_pids(cgroup: &Path, levels: u8, pids: &mut Vec<u32>) {
     let listed = untrusted::read_text(&cgroup.join("cgroup.procs"));
     pids.extend(listed.lines().filter_map(|line| line.parse::<u32>().ok()));
@@ -288,7 +278,6 @@ pub(super) fn directories(path: &Path) -> io::Result<Vec<DirEntry>> {
     Ok(directories)
 }
 
-/// Whether a cgroup was removed, before or after it was opened.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::NODEV.raw_os_error())
 }
@@ -307,7 +296,6 @@ fn step_cgroups(job: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(steps)
 }
 
-/// The value of a key of `slurm.conf`.
 pub fn find_setting<'a>(configuration: &'a str, key: &str) -> Option<&'a str> {
     let lines = configuration.lines().map(|line| line.split('#').next().unwrap_or_default());
     let mut words = lines.flat_map(str::split_whitespace).filter_map(|word| word.split_once('='));

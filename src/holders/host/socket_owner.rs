@@ -43,7 +43,6 @@ fn ask_kernel(own: SocketAddr, other: SocketAddr) -> rustix::io::Result<Option<u
     decode_answer(answer.get(..length).unwrap_or_default(), own, other)
 }
 
-/// A request for one socket by its addresses.
 fn encode_request(own: SocketAddr, other: SocketAddr) -> Vec<u8> {
     let (from, to) = (own.ip().to_canonical(), other.ip().to_canonical());
     let mut request = Vec::new();
@@ -83,7 +82,6 @@ fn decode_answer(answer: &[u8], own: SocketAddr, other: SocketAddr) -> rustix::i
     }
 }
 
-/// A socket as the diagnostics describe it.
 struct DiagnosedSocket {
     /// Its own address and port, and those that it is connected to.
     ends: [(IpAddr, u16); 2],
@@ -106,7 +104,6 @@ fn decode_socket(answer: &[u8]) -> Option<DiagnosedSocket> {
     Some(DiagnosedSocket { ends: [end(20, 24)?, end(22, 40)?], owner: (inode != 0).then_some(uid) })
 }
 
-/// The bytes at an offset of a message.
 fn field<const N: usize>(message: &[u8], at: usize) -> Option<[u8; N]> {
     message.get(at..at + N)?.try_into().ok()
 }

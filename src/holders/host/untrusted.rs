@@ -16,7 +16,6 @@ pub(super) const PROC: u64 = 64 * 1024;
 /// Without `NONBLOCK`, opening a pipe in place of a file would block.
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-/// Reads the first `limit` bytes of a file.
 pub(super) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     read_open(openat(CWD, path, FLAGS, Mode::empty())?, limit)
 }
@@ -33,7 +32,6 @@ pub(super) fn read_text(path: &Path) -> String {
     String::from_utf8_lossy(&read(path, PROC).unwrap_or_default()).into_owned()
 }
 
-/// Reads a file of an open directory in `/proc`.
 pub(super) fn read_in(directory: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
     read_open(openat(directory, name, FLAGS, Mode::empty())?, PROC)
 }

@@ -36,10 +36,8 @@ const RETRY_DELAY: Nanoseconds = Nanoseconds::from_seconds(10);
 /// The most users in the map; further ones stay pending.
 const MAX_KNOWN: usize = 4096;
 
-/// Why the name of a user is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserNameError {
-    /// It is being looked up.
     #[error("the name of user {uid} is being looked up")]
     Pending { uid: u32 },
     /// The lookup failed or takes too long, and no earlier name is known.
@@ -60,9 +58,9 @@ pub struct Group {
 #[derive(Debug)]
 pub struct UserDatabase {
     source: UserSource,
-    /// Of the name service, the users that were asked for.
+    /// Users of the name service that were asked for.
     known: Mutex<KnownUsers>,
-    /// Notified when a user is asked for whom the map does not have.
+    /// Notified when a user that is not in the map is asked for.
     asked: Condvar,
     /// Names that the ledger has for uids, used where the source fails.
     stored: Mutex<BTreeMap<u32, Arc<str>>>,
@@ -72,20 +70,17 @@ pub struct UserDatabase {
 enum UserSource {
     /// The passwd file of a fixture, a demo, or the host of a container.
     File(Box<Mutex<Passwd>>),
-    /// The name service of this system.
     Service,
 }
 
 #[derive(Debug, Default)]
 struct KnownUsers {
     users: BTreeMap<u32, KnownUser>,
-    /// The groups that are looked up with each user.
     groups: Arc<[Arc<str>]>,
 }
 
 #[derive(Debug, Default)]
 struct KnownUser {
-    /// The last successful result.
     name: Option<UserName>,
     /// The user to whom a uid without a name is subordinate.
     owner: Option<u32>,
@@ -93,9 +88,7 @@ struct KnownUser {
     groups: BTreeSet<Arc<str>>,
     /// Since when a first lookup, or the first with these groups, is awaited.
     awaited_since: Option<Nanoseconds>,
-    /// When the next lookup is due.
     due: Nanoseconds,
-    /// When the name was last asked for.
     asked: Nanoseconds,
 }
 
@@ -104,7 +97,6 @@ impl UserDatabase {
         Self::with_source(UserSource::File(Box::new(Mutex::new(Passwd::at(path)))))
     }
 
-    /// The users of this system's name service.
     pub fn of_service() -> Self {
         Self::with_source(UserSource::Service)
     }
@@ -134,7 +126,6 @@ impl UserDatabase {
         }
     }
 
-    /// Whether names come from the name service.
     pub const fn is_service(&self) -> bool {
         matches!(self.source, UserSource::Service)
     }
@@ -260,7 +251,7 @@ impl UserDatabase {
         }
     }
 
-    /// The next user to look up; waits at most that long for one to be asked for. With a passwd file there is none.
+    /// The next user to look up; waits up to `longest` for a request. None with a passwd file.
     pub fn next_due(&self, longest: Duration) -> Option<u32> {
         let mut known = self.known.lock();
         known.next_due(system_now().boottime).or_else(|| {
@@ -327,7 +318,6 @@ impl KnownUsers {
     }
 }
 
-/// Those of the groups to which a user belongs.
 fn look_up_groups(uid: u32, groups: &[Arc<str>]) -> io::Result<BTreeSet<Arc<str>>> {
     let mut found = BTreeSet::new();
     if !groups.is_empty()
@@ -343,7 +333,6 @@ fn look_up_groups(uid: u32, groups: &[Arc<str>]) -> io::Result<BTreeSet<Arc<str>
     Ok(found)
 }
 
-/// The user to whom a uid without a name is subordinate.
 fn look_up_owner(uid: u32) -> io::Result<Option<u32>> {
     let Some(owner) = SubordinateUids::at(Path::new("/etc/subuid")).owner(uid) else { return Ok(None) };
     let named = User::from_name(&owner)?.map(|user| user.uid.as_raw());
@@ -400,7 +389,6 @@ mod tests {
         users.known.lock().next_due(at(second))
     }
 
-    /// Stores the result of a lookup with the groups that are set, none for a failure.
     fn store(users: &UserDatabase, uid: u32, name: Option<UserName>, second: u64) {
         let groups = Arc::clone(&users.known.lock().groups);
         users.store_at(uid, name, &groups, at(second));

@@ -36,7 +36,6 @@ pub(super) fn add_facts(facts: &mut Facts, environment: &StepEnvironment) {
     }
 }
 
-/// The holder of a job without a record.
 pub(super) fn holder(job: &str, environment: &StepEnvironment) -> Option<Holder> {
     let cluster = environment.variables.get("SLURM_CLUSTER_NAME")?;
     if !is_cluster_name(cluster) {
@@ -64,7 +63,6 @@ fn positions(environment: &StepEnvironment, name: &str) -> BTreeSet<u32> {
     list.split(',').filter_map(|position| position.parse().ok()).collect()
 }
 
-/// How many shards the job has on this node.
 pub(super) fn shards(environment: &StepEnvironment) -> Option<u32> {
     number(environment, "SLURM_SHARDS_ON_NODE").filter(|shards| *shards > 0)
 }

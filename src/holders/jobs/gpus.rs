@@ -39,7 +39,6 @@ pub(super) fn with_device_files(mut record: JobRecord, observation: &JobObservat
     record
 }
 
-/// UUIDs of a record's GPUs.
 pub(super) fn uuids<'a>(
     record: &'a JobRecord,
     gpus: &'a NodeGpus,

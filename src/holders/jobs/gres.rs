@@ -7,14 +7,11 @@ use std::collections::BTreeMap;
 /// The most names to which a bracket in a list of hosts or files expands.
 const MOST_NAMES: u32 = 4_096;
 
-/// The GPUs of a node, as far as the file names them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Gres {
     /// Minor number by position; none for a MIG instance.
     minors: Vec<Option<u32>>,
-    /// Type by minor number, where a line names one.
     types: BTreeMap<u32, String>,
-    /// Number of shards by minor number.
     shards: BTreeMap<u32, u32>,
     /// Shards that are divided among all GPUs.
     shards_of_all: u32,
@@ -93,7 +90,6 @@ impl Gres {
     }
 }
 
-/// The number at the end of a device file's name.
 fn minor(file: &str) -> Option<u32> {
     file[file.trim_end_matches(|c: char| c.is_ascii_digit()).len()..].parse().ok()
 }

@@ -9,17 +9,14 @@ use super::NodeGpus;
 use crate::holders::host::slurm::{FileVersion, RecordFile};
 use crate::holders::resolved_workloads::{is_uuid, parse_number};
 
-/// The most jobs that a file may name.
 const MOST_JOBS: usize = 256;
 
-/// A job as mapping files name it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct MappedJob {
     /// The owner, where a file names one.
     pub(super) uid: Option<u32>,
     /// UUIDs of the GPUs and MIG instances whose files name it.
     pub(super) gpus: BTreeSet<String>,
-    /// Names of these files.
     pub(super) files: BTreeSet<String>,
     /// Version of the file that was written last.
     pub(super) version: FileVersion,
@@ -115,10 +112,8 @@ mod tests {
         }
     }
 
-    /// A job, its owner and its GPUs.
     type NamedJob = (String, Option<u32>, Vec<String>);
 
-    /// The jobs that files name, and why some name nothing.
     fn read(files: &[(&str, &str)]) -> (Vec<NamedJob>, Vec<String>) {
         let file = |(name, text): &(&str, &str)| {
             let (name, bytes) = ((*name).to_owned(), Ok(text.as_bytes().to_vec()));

@@ -24,7 +24,6 @@ use mapping::MappedJob;
 use record::TrackedRecord;
 pub use record::{JobRecord, RecordedGpu};
 
-/// To which jobs processes belong, as last published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobMap {
     /// By job number, and by SLUID where it is known.
@@ -34,12 +33,10 @@ pub struct JobMap {
 }
 
 impl JobMap {
-    /// Whether the prolog has recorded the job.
     pub(super) fn is_recorded(&self, job: &HolderId) -> bool {
         self.recorded.contains(job)
     }
 
-    /// The holder of processes in that step of the job with that number or SLUID.
     pub(super) fn holder(&self, job: &str, step: &str) -> Option<Holder> {
         let holder = self.jobs.get(job)?;
         if !(parse_number(step).is_some() || matches!(step, "batch" | "extern" | "interactive")) {
@@ -51,7 +48,6 @@ impl JobMap {
     }
 }
 
-/// What one round has read.
 #[derive(Clone, Copy, Debug)]
 pub struct JobObservation<'a> {
     pub records: &'a [RecordFile],
@@ -82,10 +78,8 @@ impl JobObservation<'_> {
     }
 }
 
-/// What is known after a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobHoldings {
-    /// To which jobs processes belong.
     pub map: JobMap,
     pub allocations: Vec<Allocation>,
     /// Why records or GPUs hold nothing.
@@ -101,7 +95,6 @@ impl JobHoldings {
         }
     }
 
-    /// Adds the holdings of a job and its steps, and the names by which its processes are found.
     fn add_job(&mut self, record: &JobRecord, observation: &JobObservation<'_>) {
         for gpu in &record.gpus {
             let uuid = match gpu {
@@ -147,7 +140,6 @@ impl JobHoldings {
     }
 }
 
-/// Tracks the jobs of a node from round to round.
 #[derive(Debug, Default)]
 pub struct JobTracker {
     /// By file name of the record.
@@ -196,7 +188,6 @@ impl JobTracker {
         holdings
     }
 
-    /// The records whose jobs have not ended.
     fn active_records(
         &mut self,
         observation: &JobObservation<'_>,
@@ -268,7 +259,6 @@ impl JobTracker {
     }
 }
 
-/// Explains why a job whose record still exists is treated as ended.
 fn explain_missing_epilog(record: &JobRecord, source: &str) -> String {
     let id = &record.holder.id;
     format!(
@@ -277,7 +267,6 @@ fn explain_missing_epilog(record: &JobRecord, source: &str) -> String {
     )
 }
 
-/// The holder of a job without a record, in the cluster of `slurm.conf`.
 fn configured_holder(job: &str, uid: Option<u32>, observation: &JobObservation<'_>) -> Option<Holder> {
     let cluster = observation.cluster.filter(|cluster| environment::is_cluster_name(cluster))?;
     let facts = Facts::new([(Fact::SlurmCluster, cluster), (Fact::SlurmJob, job)]);
@@ -296,7 +285,7 @@ fn mapped_job(job: &str, mapping: &MappedJob, observation: &JobObservation<'_>) 
     Some(JobRecord::without_account(holder, job, gpus, node))
 }
 
-/// A job of which only the environment is known, with the GPUs that no record or mapping has taken.
+/// A job known only from its environment, with the GPUs that no record or mapping has taken.
 fn unrecorded_job(
     job: &str,
     step: &StepEnvironment,

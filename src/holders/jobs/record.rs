@@ -7,7 +7,6 @@ use crate::holders::host::slurm::{FileVersion, JobCgroup};
 use crate::holders::resolved_workloads::{is_uuid, parse_number};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, Nanoseconds};
 
-/// The most GPUs that a record may name.
 const MOST_GPUS: usize = 256;
 
 /// A job that has no cgroup for so long after its record was written has ended without an epilog.
@@ -23,15 +22,12 @@ pub struct JobRecord {
     pub gpus: Vec<RecordedGpu>,
     /// Positions of the same GPUs in `gres.conf`.
     pub positions: Vec<u32>,
-    /// How much it holds of each.
     pub fraction: Fraction,
-    /// Name of the node, where Slurm passes it to the prolog.
     pub node: Option<String>,
     /// Path of the configuration that slurmd uses.
     pub configuration: Option<String>,
 }
 
-/// A GPU as a record names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecordedGpu {
     /// By UUID: of a GPU from the agent's map, or of a MIG instance from Slurm.
@@ -163,16 +159,13 @@ fn parse_gpus(values: &BTreeMap<&str, &str>) -> Result<Vec<RecordedGpu>, String>
     Ok(gpus.into_iter().collect())
 }
 
-/// A record, tracked from round to round.
 #[derive(Debug)]
 pub(super) struct TrackedRecord {
     /// It changes when the record is rewritten, as for a job that was requeued.
     pub(super) version: FileVersion,
     /// Time since boot at which the record was written.
     since: Nanoseconds,
-    /// Whether the job's cgroup was seen.
     was_running: bool,
-    /// Number of consecutive rounds without the cgroup.
     missing: u8,
 }
 

@@ -33,7 +33,6 @@ fn node(gpus: &[(u32, &str)]) -> NodeGpus {
     NodeGpus { indices: Some(minors.clone()), minors, instances: Some(BTreeMap::new()) }
 }
 
-/// The environment of job 211's step 0.
 fn environment(variables: &[(&str, &str)]) -> StepEnvironment {
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     StepEnvironment { job: "7".into(), step: "0".into(), uid: 1000, variables: variables.collect() }
@@ -105,7 +104,7 @@ fn what_no_prolog_is_told_comes_from_the_environment_of_the_job() {
     assert_eq!(facts.get(Fact::SlurmAccount).map(|text| &**text), Some("physics"));
 }
 
-/// What job 211 with this record holds whose environment names positions 0 and 1 of that `gres.conf`.
+/// What job 211 with this record holds when its environment names positions 0 and 1 of that `gres.conf`.
 fn claimed(record: &str, gres: &str) -> Vec<String> {
     let variables = [("SLURM_CLUSTER_NAME", "alpha"), ("SLURM_JOB_GPUS", "0,1")];
     let environments = &BTreeMap::from([("211".to_owned(), vec![environment(&variables)])]);

@@ -13,13 +13,11 @@ use serde_json::{Map, Value};
 use super::SourceSettings;
 use super::https::{HttpsClient, RequestFailure};
 
-/// Versions of the API that tell the access of a device, the newest first (Kubernetes 1.34, 1.33, 1.32).
+/// Versions of the API that report the access of a device, the newest first (Kubernetes 1.34, 1.33, 1.32).
 const VERSIONS: [&str; 3] = ["v1", "v1beta2", "v1beta1"];
 
-/// How long nothing is asked after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The most claims that are read in one round.
 const MOST_CLAIMS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,12 +36,10 @@ pub struct ClaimedDevice {
     pub device: String,
 }
 
-/// Reads claims from the API server.
 #[derive(Debug)]
 pub struct ClaimReader {
     /// None outside of a cluster.
     server: Option<HttpsClient>,
-    /// The claims that were read, and are still listed.
     known: BTreeSet<ClaimName>,
     administrative: BTreeSet<ClaimedDevice>,
     /// Why a listed claim is not known.
@@ -52,7 +48,6 @@ pub struct ClaimReader {
     next: Duration,
 }
 
-/// Why a claim could not be read.
 #[derive(Debug)]
 struct UnreadClaim {
     problem: String,
@@ -60,7 +55,6 @@ struct UnreadClaim {
     is_of_all: bool,
 }
 
-/// A device of a claim as the API server writes it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct DeviceResult {
@@ -113,7 +107,6 @@ impl ClaimReader {
         &self.administrative
     }
 
-    /// Why a listed claim could not be read.
     pub fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }

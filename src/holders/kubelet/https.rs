@@ -43,7 +43,6 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Why a request has no usable response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestFailure {
     pub(super) problem: String,
@@ -59,7 +58,6 @@ impl RequestFailure {
     }
 }
 
-/// Client of a server that accepts the service account.
 #[derive(Debug)]
 pub(super) struct HttpsClient {
     address: Address,
@@ -78,7 +76,6 @@ impl HttpsClient {
         self.account.join("token").exists()
     }
 
-    /// The whole body of the response to a GET.
     pub(super) fn get(&self, path: &str) -> Result<Bytes, RequestFailure> {
         let response = async { tokio::time::timeout(TIMEOUT, self.respond(path)).await };
         let timed_out = |_| Err(RequestFailure::new(format!("no response within {} s", TIMEOUT.as_secs())));

@@ -8,14 +8,12 @@
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct EmptyRequest {}
 
-/// Response of `List`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ListPodResourcesResponse {
     #[prost(message, repeated, tag = "1")]
     pub pod_resources: Vec<PodResources>,
 }
 
-/// Response of `GetAllocatableResources`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct AllocatableResourcesResponse {
     #[prost(message, repeated, tag = "1")]
@@ -78,7 +76,6 @@ pub struct ClaimResource {
     pub share_id: Option<String>,
 }
 
-/// Response of the Pods API's `ListPods`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ListPodsResponse {
     /// Each an encoded [`Pod`](super::pod::Pod).

@@ -36,7 +36,6 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest accepted response in bytes: some 20 times that of a node with 250 pods.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Why a call of the kubelet failed.
 #[derive(Debug, Error)]
 pub enum Error {
     #[error(
@@ -70,7 +69,6 @@ pub enum Error {
     Client(#[from] std::io::Error),
 }
 
-/// The name of the directory in which the socket is.
 fn directory_name(socket: &str) -> String {
     let directory = Path::new(socket).parent().and_then(Path::file_name);
     directory.unwrap_or_default().to_string_lossy().into_owned()
@@ -83,7 +81,6 @@ pub struct KubeletSocket {
     runtime: tokio::runtime::Runtime,
 }
 
-/// A method of one of the APIs.
 #[derive(Clone, Copy, Debug)]
 struct GrpcMethod {
     name: &'static str,
@@ -104,12 +101,10 @@ impl KubeletSocket {
         self.socket.parent().is_some_and(Path::is_dir)
     }
 
-    /// The devices of every container on the node.
     pub fn list(&self) -> Result<ListPodResourcesResponse, Error> {
         self.call(GrpcMethod { name: "List", path: "/v1.PodResourcesLister/List", since: "1.20" })
     }
 
-    /// Every device that the kubelet may assign.
     pub fn allocatable(&self) -> Result<AllocatableResourcesResponse, Error> {
         self.call(GrpcMethod {
             name: "GetAllocatableResources",

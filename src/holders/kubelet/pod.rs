@@ -15,7 +15,6 @@ pub struct Pod {
     pub status: Option<PodStatus>,
 }
 
-/// Names, labels, owners.
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
@@ -117,7 +116,6 @@ pub struct Time {
     pub nanos: i32,
 }
 
-/// A JSON list of pods.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct PodList {
@@ -126,7 +124,6 @@ pub(super) struct PodList {
 }
 
 impl Pod {
-    /// Whether all its containers have ended for good.
     pub fn has_ended(&self) -> bool {
         self.status.as_ref().is_some_and(|status| matches!(&*status.phase, "Succeeded" | "Failed"))
     }

@@ -13,7 +13,6 @@ use super::pod::{Pod, PodList};
 use crate::model::Nanoseconds;
 use crate::runtime::clock::Backoff;
 
-/// A source of the node's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodSource {
     PodsApi,
@@ -32,11 +31,9 @@ impl std::fmt::Display for PodSource {
 
 #[derive(Clone, Debug, Default)]
 pub struct SourceSettings {
-    /// Socket of the kubelet's Pods API.
     pub pods_socket: Option<PathBuf>,
     /// Directory of the service account; without a token in it only the socket is used.
     pub account: PathBuf,
-    /// HTTPS address of the kubelet.
     pub kubelet: Option<Address>,
     /// Address of the API server, which is asked for resource claims.
     pub api_server: Option<Address>,
@@ -54,7 +51,6 @@ pub struct PodSources {
 struct SourceState {
     source: PodSource,
     client: SourceClient,
-    /// Why the last try failed.
     problem: Option<String>,
     schedule: Backoff,
 }
@@ -107,7 +103,6 @@ impl PodSources {
         None
     }
 
-    /// The source that responded last; none if none did.
     pub const fn current(&self) -> Option<PodSource> {
         self.current
     }

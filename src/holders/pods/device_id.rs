@@ -18,10 +18,8 @@ pub struct Resources {
     pub ignored: Vec<PodPattern>,
 }
 
-/// A device id of a known form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DeviceId {
-    /// The GPU or MIG instance.
     pub(super) device: AllocatedDevice,
     /// Whether it is one of several ids of one GPU.
     pub(super) is_replica: bool,
@@ -53,12 +51,10 @@ impl DeviceId {
     }
 }
 
-/// Whether an id is one of several ids of one GPU.
 pub(super) fn is_replica(id: &str) -> bool {
     split_replica(id).1.is_some_and(|replica| parse_number(replica).is_some())
 }
 
-/// The id of the GPU, and the number of the replica.
 fn split_replica(id: &str) -> (&str, Option<&str>) {
     split(id, if id.starts_with("nvidia") { "/vgpu" } else { "::" })
 }
@@ -97,7 +93,7 @@ pub(super) fn resolve_claimed_device(
     })
 }
 
-/// The first memory slice of a MIG instance, and how many it has where its name tells.
+/// The first memory slice of a MIG instance, and the number of slices where its name has it.
 fn parse_slices(name: &str) -> Option<(u32, Option<u32>)> {
     let parts: Vec<&str> = name.split('-').collect();
     let numbers: Vec<Option<u32>> = parts.iter().map(|part| parse_number(part)).collect();
@@ -110,7 +106,6 @@ fn parse_slices(name: &str) -> Option<(u32, Option<u32>)> {
 }
 
 impl Resources {
-    /// Whether a pod with these facts holds nothing.
     pub(super) fn ignores(&self, facts: &Facts) -> bool {
         let fact = |fact| facts.get(fact).map_or("", |text| &**text);
         self.ignored.iter().any(|pattern| pattern.matches(fact(Fact::Namespace), fact(Fact::Pod)))
@@ -124,7 +119,6 @@ impl Resources {
         })
     }
 
-    /// Counts the replicas of each GPU among all devices of the node.
     pub(super) fn count_replicas<'a>(
         &self,
         all: impl Iterator<Item = &'a ContainerDevices>,
@@ -170,7 +164,6 @@ mod tests {
         BTreeMap::from([(0, UUID.to_owned()), (11, OTHER.to_owned())])
     }
 
-    /// The device that an id names, and whether it is a replica.
     fn device_of(id: &str) -> Option<(AllocatedDevice, bool)> {
         let DeviceId { device, is_replica } = DeviceId::parse(id, &minors()).ok()?;
         Some((device, is_replica))

@@ -15,7 +15,6 @@ use crate::model::{Fraction, Holder, HoldingSource, Utc, shown};
 /// The name of NVIDIA's driver for resource claims.
 pub(super) const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
 
-/// The devices that a container was granted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Grant {
     pub(super) devices: BTreeMap<String, GrantedDevice>,
@@ -31,7 +30,6 @@ pub(super) struct Grant {
 
 #[derive(Clone, Debug)]
 pub(super) struct GrantedDevice {
-    /// Its GPU or MIG instance.
     pub(super) device: AllocatedDevice,
     /// The share, as it was when granted; that of a claimed device is equal among the containers that hold the claim.
     pub(super) fraction: Fraction,
@@ -61,13 +59,13 @@ impl Grant {
         Self { devices, replaced, missing: None, is_over: before.is_over, finished: before.finished }
     }
 
-    /// What the holder was granted, and no other container was since.
+    /// What the holder was granted and no other container has been granted since.
     pub(super) fn allocations(&self, holder: &Holder) -> impl Iterator<Item = Allocation> {
         let devices = self.devices.values().filter(|device| device.superseded.is_none());
         devices.map(|device| device.allocation(holder))
     }
 
-    /// What the holder was granted until then, or until another container was.
+    /// What the holder was granted until then, or until another container was granted it.
     pub(super) fn ended(&self, holder: &Holder, until: Utc) -> impl Iterator<Item = Allocation> {
         self.devices.values().map(move |device| {
             let until = device.superseded.unwrap_or(until).min(until);
@@ -75,7 +73,7 @@ impl Grant {
         })
     }
 
-    /// What the holder was granted, and another container was since.
+    /// What the holder was granted and another container has been granted since.
     pub(super) fn reassigned(&self, holder: &Holder) -> impl Iterator<Item = Allocation> {
         self.devices.values().filter_map(|device| {
             let superseded = device.superseded?;
@@ -149,7 +147,6 @@ pub(super) fn resolve_devices(
     devices
 }
 
-/// The GPU or MIG instance that a device id names, and its share.
 fn resolve_assigned_device(
     id: &str,
     observation: &PodObservation<'_>,
@@ -184,7 +181,6 @@ pub fn gpu_claims(list: &ListPodResourcesResponse) -> BTreeSet<ClaimName> {
     claims.filter(is_gpu).map(claim_name).filter(is_name).collect()
 }
 
-/// The device that a resource claim (DRA) was granted.
 fn resolve_claim(device: &ClaimResource, observation: &PodObservation<'_>) -> Result<GrantedDevice, String> {
     let device = resolve_claimed_device(device, observation.minors)?;
     let granted = GrantedDevice::new(device, Fraction::WHOLE, observation.now);

@@ -50,7 +50,6 @@ impl PodMetadata {
         self.pods.contains_key(uid)
     }
 
-    /// Whether all containers of that pod have ended for good.
     pub(super) fn has_ended(&self, uid: &str) -> bool {
         self.pods.get(uid).is_some_and(|pod| pod.has_ended)
     }

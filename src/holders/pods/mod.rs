@@ -26,40 +26,33 @@ pub use grant::gpu_claims;
 use grant::{Grant, resolve_devices};
 pub use metadata::PodMetadata;
 
-/// The most problems that are reported of one round.
 const MOST_PROBLEMS: usize = 32;
 
-/// How long an ended allocation is told: longer than any window of the account stays open.
+/// How long an ended allocation is reported: longer than any window of the account stays open.
 const KEEP_ENDED: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// The problem with log directories that are made for the agent, and not those of the kubelet.
 const EMPTY_LOGS: &str = "no GPU process can be matched to its pod, because /var/log/pods and /var/log/containers have no \
                           pod, although the kubelet lists some; in a container mount the host's directories of that name";
 
-/// What one round has read.
 #[derive(Clone, Copy, Debug)]
 pub struct PodObservation<'a> {
     /// The kubelet's list; none where it did not respond.
     pub listed: Option<&'a ListPodResourcesResponse>,
-    /// The devices that the kubelet may assign, where it reports them.
     pub allocatable: Option<&'a AllocatableResourcesResponse>,
-    /// The content of the kubelet's log directories.
     pub logs: &'a PodLogs,
     /// The metadata of pods; empty where there is no source of it.
     pub metadata: &'a PodMetadata,
     /// The UIDs of the pods that have a cgroup; none where that is not known.
     pub running: Option<&'a BTreeSet<String>>,
-    /// UUIDs of GPUs by minor number.
     pub minors: &'a BTreeMap<u32, String>,
     /// Wall-clock time of the list.
     pub now: Utc,
-    /// Which devices are GPUs, and which pods hold none.
     pub resources: &'a Resources,
     /// Devices of claims that were granted for administrative access; these hold nothing.
     pub administrative: &'a BTreeSet<ClaimedDevice>,
 }
 
-/// In which containers processes run, as last published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodMap {
     /// By UID of the pod, and id and name of the container. The kubelet's log directories may have only the first digits of
@@ -95,10 +88,8 @@ impl PodMap {
     }
 }
 
-/// What is known after a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodHoldings {
-    /// In which containers processes run.
     pub map: PodMap,
     pub allocations: Vec<Allocation>,
     /// What they held until they ended within the last minute.
@@ -122,7 +113,6 @@ impl From<&LoggedPod> for PodName {
     }
 }
 
-/// A container as the kubelet lists it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ContainerName {
     pod: PodName,
@@ -148,7 +138,6 @@ impl ContainerName {
         }
     }
 
-    /// Whether the configuration says that its pod holds nothing.
     fn is_ignored(&self, resources: &Resources) -> bool {
         resources.ignores(&self.holder(None, &PodMetadata::default()).facts)
     }
@@ -161,7 +150,6 @@ impl std::fmt::Display for ContainerName {
     }
 }
 
-/// Tracks the containers of a node from list to list.
 #[derive(Debug, Default)]
 pub struct PodTracker {
     grants: BTreeMap<ContainerName, Grant>,
@@ -169,11 +157,9 @@ pub struct PodTracker {
     ended: Vec<Allocation>,
     /// UIDs of the listed pods; a pod that is missing keeps its last one.
     uids: BTreeMap<PodName, String>,
-    /// Number of lists so far.
     lists: u64,
     /// What was held before this tracker began, until the first list.
     recovered: Vec<Allocation>,
-    /// The logs of the last round.
     logs: PodLogs,
 }
 
@@ -486,7 +472,7 @@ fn group_containers<'a>(
     grouped
 }
 
-/// Whether an ended allocation is still told.
+/// Whether an ended allocation is still reported.
 fn is_told(ended: &Allocation, now: Utc) -> bool {
     ended.until.is_some_and(|until| now < until.plus(KEEP_ENDED))
 }

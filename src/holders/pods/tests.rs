@@ -35,7 +35,6 @@ fn container(name: &str, ids: &[&str]) -> ContainerResources {
     ContainerResources { name: name.into(), devices: vec![devices(ids)], dynamic_resources: Vec::new() }
 }
 
-/// Pod `ml/train-0` with these containers.
 fn listed(containers: Vec<ContainerResources>) -> ListPodResourcesResponse {
     let pod = PodResources { name: "train-0".into(), namespace: "ml".into(), containers };
     ListPodResourcesResponse { pod_resources: vec![pod] }
@@ -53,7 +52,6 @@ fn logs(uids: &[&str]) -> PodLogs {
     PodLogs { pods: Some(pods.collect()), containers, unread: None }
 }
 
-/// A node, and what it was last told.
 struct TestNode {
     pods: PodTracker,
     resources: Resources,
@@ -159,7 +157,6 @@ fn a_replica_keeps_the_share_that_it_was_granted() {
     assert!(problem.contains("attribution.kubernetes.replicas"), "{problem}");
 }
 
-/// What a container held before the tracker began.
 fn held_before(uid: &str, container: &str, fraction: Fraction) -> Allocation {
     let facts = Facts::new([
         (Fact::Namespace, "ml"),
@@ -263,7 +260,6 @@ fn a_pod_that_has_ended_and_is_still_listed_yields_its_gpu_to_the_next() {
     assert!(node.round(Some(&list), None, &logs(&[UID])).allocations.is_empty(), "ended is ended");
 }
 
-/// What Kubernetes says of pod `ml/train-0`.
 fn described(uid: &str, phase: &str) -> Pod {
     let owner = OwnerReference { kind: "Job".into(), name: "train".into(), controller: true };
     let metadata = ObjectMeta {
@@ -573,7 +569,6 @@ fn without_container_ids_only_a_pod_of_one_container_is_joined() {
     assert_eq!(node.round(Some(&two), None, &only_pods).map.holder(UID, ID), None);
 }
 
-/// A container with claim `ml/claim`, which was granted that device.
 fn claiming(name: &str, device: &str) -> ContainerResources {
     let device = ClaimResource {
         driver_name: NVIDIA_DRIVER.into(),

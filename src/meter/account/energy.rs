@@ -25,7 +25,6 @@ const IDLE_POWER: &[(&str, u64)] = &[
 /// The shortest time without a process from which idle power is learned.
 const LEARNING_TIME: Nanoseconds = Nanoseconds::from_seconds(30);
 
-/// The energy counter of one GPU.
 #[derive(Default)]
 pub(super) struct EnergyMeter {
     last: Option<EnergyReading>,
@@ -38,7 +37,6 @@ struct EnergyReading {
     at: Utc,
 }
 
-/// Energy between two readings of the counter.
 #[derive(Clone, Copy)]
 pub(super) struct EnergyDelta {
     pub(super) total: Microjoules,
@@ -47,7 +45,6 @@ pub(super) struct EnergyDelta {
 }
 
 impl EnergyMeter {
-    /// Continues from a counter value that was read at that time.
     pub(super) fn recover(counter: Option<Microjoules>, at: Utc) -> Self {
         let last = counter.map(|counter| EnergyReading { counter, at });
         Self { last, idle: IdlePower::default() }
@@ -58,7 +55,6 @@ impl EnergyMeter {
         self.last = None;
     }
 
-    /// The counter when it was last read.
     pub(super) fn counter(&self) -> Option<Microjoules> {
         self.last.map(|last| last.counter)
     }
@@ -98,7 +94,6 @@ impl EnergyMeter {
 }
 
 impl EnergyDelta {
-    /// Splits off the energy of a part of the whole time.
     pub(super) fn split_off(&mut self, part: Nanoseconds, whole: Nanoseconds) -> Self {
         let share = |energy: Microjoules| {
             let share = u128::from(energy.0) * u128::from(part.0) / u128::from(whole.0.max(1));

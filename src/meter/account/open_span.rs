@@ -29,14 +29,11 @@ pub(super) struct OpenSpan {
 #[derive(Clone)]
 pub(super) struct SpanGrants {
     pub(super) gpu: SessionGpu,
-    /// The policy of the span's time.
     pub(super) policy: Arc<Policy>,
 }
 
-/// The processes on a slot during an open span.
 #[derive(Clone, Default)]
 struct SlotUsers {
-    /// The identified holders, with their facts.
     holders: HolderList,
     unidentified: Unidentified,
 }

@@ -16,7 +16,6 @@ const CLOSING_DELAY: Nanoseconds = Nanoseconds::from_seconds(10);
 /// The most windows that a tick settles for a GPU, one hour's, so that a long gap delays no tick.
 const WINDOWS_PER_TICK: usize = 240;
 
-/// The windows that a tick settled.
 #[derive(Default)]
 pub(in crate::meter) struct ClosedWindows {
     pub(in crate::meter) settlements: Vec<Settlement>,
@@ -25,7 +24,6 @@ pub(in crate::meter) struct ClosedWindows {
 }
 
 impl Account {
-    /// Identifies processes of open spans that were unknown so far.
     pub(in crate::meter) fn identify(&mut self, identities: &Identities, policy: &Policy) {
         self.open.iter_mut().for_each(|open| open.identify(identities, policy));
     }

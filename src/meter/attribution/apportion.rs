@@ -35,7 +35,6 @@ impl Quota {
         }
     }
 
-    /// Adds the quota of another tick.
     pub(super) fn add(&mut self, other: Self) {
         self.units = self.units.saturating_add(other.units);
         self.short = self.short.saturating_add(other.short);
@@ -57,7 +56,6 @@ impl Quota {
     }
 }
 
-/// Parts of a whole by key, from weights of any size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shares<K> {
     parts: BTreeMap<K, u64>,
@@ -95,7 +93,6 @@ impl<K: Clone + Ord> Shares<K> {
         self.parts.len() == 1
     }
 
-    /// The quota of each key in `total`.
     pub(super) fn quotas(&self, total: u64) -> impl Iterator<Item = (&K, Quota)> {
         self.parts.iter().map(move |(key, part)| (key, Quota::new(total, *part, self.whole)))
     }

@@ -27,7 +27,6 @@ pub(super) const WITHIN: &str = "within";
 pub(super) struct Carries(Carry);
 
 impl Carries {
-    /// Reads the slot's carries from those of the last window.
     pub(super) fn from_stored(slot: &str, carry: &Carry) -> Self {
         let of_slot = |node: &str| Some(node.strip_prefix(slot)?.strip_prefix('/')?.to_owned());
         Self(carry.iter().filter_map(|(node, owed)| Some((of_slot(node)?, owed.clone()))).collect())

@@ -28,7 +28,6 @@ pub(super) struct SlotGrants<'a> {
 }
 
 impl<'a> SlotGrants<'a> {
-    /// Grants the holdings of a slot; `covered_by` maps a user to the holder of the holding that covers it.
     pub(super) fn new(holdings: &[Holding], covered_by: &'a BTreeMap<HolderId, HolderId>) -> Self {
         let outer = outer_holders(holdings, covered_by);
         let whole = common_denominator(holdings);
@@ -151,7 +150,6 @@ impl<'a> SlotGrants<'a> {
         self.parts.get(holder).is_some_and(|part| *part > 0)
     }
 
-    /// Whether anybody holds a part of the slot.
     pub(super) fn anybody_holds(&self) -> bool {
         self.parts.values().any(|part| *part > 0)
     }
@@ -163,7 +161,7 @@ impl<'a> SlotGrants<'a> {
             .find(|holder| self.holds(holder))
     }
 
-    /// The next holding, by its holder, that has a part and in which that of `holder` lies.
+    /// The holder of the next outer holding that has a part and contains that of `holder`.
     pub(super) fn outer_holder(&self, holder: &HolderId) -> Option<&HolderId> {
         std::iter::successors(self.outer.get(holder), |outer| self.outer.get(outer))
             .find(|outer| self.holds(outer))
@@ -258,7 +256,6 @@ const fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
     one
 }
 
-/// A fraction as parts of `whole`.
 fn part(fraction: Fraction, whole: u64) -> u64 {
     let parts = u128::from(fraction.numerator) * u128::from(whole) / u128::from(fraction.denominator.max(1));
     u64::try_from(parts).unwrap_or(whole)

@@ -11,7 +11,6 @@ use super::apportion::Shares;
 use super::settle::{SettledSegment, SettledSlot};
 use crate::model::{HolderId, Microjoules, SlotState, Span};
 
-/// Energy that a GPU drew in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GpuEnergy {
     /// Difference of the driver's counter.
@@ -52,7 +51,6 @@ impl GpuEnergy {
 }
 
 impl SettledSegment<'_> {
-    /// Splits the energy that was drawn in the segment.
     pub(super) fn split_energy(&self, energy: GpuEnergy) -> EnergySplit {
         let floor = energy.floor.min(energy.delta).0;
         let by_held_time = Shares::from_weights(self.held_time()).unwrap_or_else(|| {

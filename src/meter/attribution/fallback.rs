@@ -41,13 +41,11 @@ impl<'a> UseFallback<'a> {
         Self { window: BTreeMap::new(), previous: None, is_instance: true }
     }
 
-    /// What the window's ticks measured, for the next window.
     pub(super) fn into_weights(mut self) -> BTreeMap<HolderId, u64> {
         self.window.retain(|_, weight| *weight > 0);
         self.window
     }
 
-    /// The users' shares in a tick's busy time, and the grade of that split.
     pub(super) fn shares(&self, span: &Span, grants: &SlotGrants<'_>) -> (Shares<HolderId>, Grade) {
         if span.blind
             && let Some(shares) = shares_along_held(grants)
@@ -98,7 +96,6 @@ fn only_user(span: &Span) -> Option<&HolderId> {
     }
 }
 
-/// Shares of present users by earlier measurements.
 fn earlier_shares(weights: &BTreeMap<HolderId, u64>, span: &Span) -> Option<Shares<HolderId>> {
     let weight = |user: &HolderId| Some((user.clone(), u128::from(*weights.get(user)?)));
     Shares::from_weights(span.present.keys().filter_map(weight))

@@ -15,7 +15,6 @@ use super::window::WindowSegment;
 use crate::model::{HolderId, MigLayout, SlotState, Span, Utc};
 
 impl OpenWindow<'_> {
-    /// Settles a segment of a MIG GPU.
     pub(super) fn settle_instances<'s>(
         &mut self,
         segment: &WindowSegment<'s>,

@@ -13,7 +13,6 @@ use super::fallback::UseFallback;
 use super::window::WindowSegment;
 use crate::model::{Grade, HolderId, Parts, SlotState, Use};
 
-/// Held time of a segment, in nanoseconds.
 #[derive(Clone, Debug)]
 pub(super) struct HeldTime {
     /// By holder, without the time of nested holdings; the loser of a conflict is there with 0.
@@ -76,7 +75,6 @@ fn pool_quotas(
     inner.chain([(rest.clone(), Quota::new(length, grants.remaining_part(pool), whole))]).collect()
 }
 
-/// What one user used of a segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UsedTime {
     /// In nanoseconds.
@@ -93,7 +91,6 @@ struct UserQuota {
     grade: Grade,
 }
 
-/// Splits the busy time of a measured segment between its users.
 pub(super) fn split_busy_time(
     segment: &WindowSegment<'_>,
     grants: &SlotGrants<'_>,
@@ -124,7 +121,6 @@ pub(super) fn split_busy_time(
     users.into_iter().map(used_time).collect()
 }
 
-/// The parts of each holding and of the remainder, and where each user's use lies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SettledParts {
     /// By holder, the remainder included.

@@ -61,13 +61,10 @@ fn saturate(sum: i128) -> i64 {
     i64::try_from(sum).unwrap_or(i64::MAX)
 }
 
-/// Whether the GPU can be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reachability {
-    /// It has not been read yet.
     #[default]
     Unread,
-    /// Its latest readings are fresh.
     Reachable,
     /// Its latest readings are too old.
     Unresponsive,
@@ -75,23 +72,18 @@ pub enum Reachability {
     Lost,
 }
 
-/// The inputs of a GPU at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct HealthInputs {
-    /// Whether it can be read.
     pub presence: Reachability,
-    /// Number of resets of the GPU that were detected.
     pub reset_count: u64,
     values: [SumOfReadings; INPUT_SOURCES.len()],
 }
 
 impl HealthInputs {
-    /// A GPU without readings.
     pub fn new(presence: Reachability, reset_count: u64) -> Self {
         Self { presence, reset_count, values: [SumOfReadings::default(); INPUT_SOURCES.len()] }
     }
 
-    /// Sets an input: the readings of its points.
     pub fn set(&mut self, input: HealthInput, parts: impl IntoIterator<Item = Reading>) {
         self.values[input as usize] = parts.into_iter().collect();
     }

@@ -14,11 +14,9 @@ use crate::model::{HealthState, Nanoseconds, Notice, Reason, Remedy, Stamp, Stic
 pub struct ReceivedEvents {
     /// XIDs by code: how many, and the GPU instance of the last one that named one.
     pub xids: BTreeMap<u32, (u64, Option<u32>)>,
-    /// Notices of the driver, and how many.
     pub notices: BTreeMap<Notice, u64>,
 }
 
-/// The most XID codes that a reason names.
 const MOST_CODES: usize = 16;
 
 #[derive(Debug)]

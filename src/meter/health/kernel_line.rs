@@ -9,7 +9,6 @@ use crate::model::{PciAddress, Sxid};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XidLine {
-    /// Where the GPU sits.
     pub pci: PciAddress,
     /// The GPU instance, on a MIG GPU.
     pub gpu_instance: Option<u32>,

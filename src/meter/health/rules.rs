@@ -14,27 +14,21 @@ pub struct Rule {
     /// How long the condition must hold without interruption.
     pub after: Nanoseconds,
     pub clears: ClearedBy,
-    /// The resulting state of the GPU.
     pub state: HealthState,
-    /// The action that it requests.
     pub remedy: Remedy,
     /// What is wrong, for people.
     pub what: &'static str,
 }
 
-/// A condition on the inputs or events of a GPU.
 #[derive(Debug)]
 pub enum HealthCondition {
     Is(Reachability),
-    /// The input is above 0.
     Positive(HealthInput),
     /// The first input is below the second.
     Below(HealthInput, HealthInput),
     /// The counter grows by so much within that time.
     Grows(HealthInput, i64, Nanoseconds),
-    /// An XID of this kind was received.
     Xid(fn(&xid::Xid) -> bool),
-    /// The driver sent this notice.
     Noticed(Notice),
 }
 
@@ -48,7 +42,6 @@ pub enum ClearedBy {
 }
 
 impl ClearedBy {
-    /// The text for users.
     pub const fn words(self) -> &'static str {
         match self {
             Self::AtOnce => "the end of the condition",

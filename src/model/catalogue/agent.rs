@@ -16,7 +16,6 @@ macro_rules! agent_families {
         }
 
         impl AgentFamily {
-            /// All of them, in the order of the page.
             pub const ALL: &[Self] = &[$(Self::$family),+];
         }
 
@@ -176,7 +175,6 @@ impl AgentFamily {
         &ROWS[self as usize]
     }
 
-    /// Its full metric name.
     pub const fn name(self) -> &'static str {
         self.row().name
     }

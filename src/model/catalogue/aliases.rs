@@ -14,7 +14,6 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// The word in configuration and documentation.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Dcgm => "dcgm",
@@ -25,7 +24,6 @@ impl Profile {
 
 #[derive(Debug)]
 pub struct Alias {
-    /// The set that the name is of.
     pub profile: Profile,
     pub name: &'static str,
     /// The label values that select series of the family; dcgm sums these, except over labels that are renamed.
@@ -38,7 +36,6 @@ pub struct Alias {
     pub labels: &'static [LabelPair],
 }
 
-/// OpenTelemetry's label for the kind of hardware.
 pub(super) const HW_GPU: (&str, &str) = ("hw.type", "gpu");
 
 pub(super) const fn dcgm(name: &'static str) -> Alias {

@@ -61,7 +61,6 @@ impl Family {
 }
 
 impl InstanceValue {
-    /// The range of its readings.
     pub const fn bound(self) -> Bound {
         match self {
             Self::MemoryTotal | Self::MemoryUsed | Self::MemoryFree => Bound::BYTES,

@@ -138,10 +138,8 @@ pub(super) const ROWS: &[Family] = &[
 
 const THROTTLE: &str = "gpu_throttle_active";
 
-/// What holds the clocks down.
 #[derive(Debug)]
 pub struct ThrottleReason {
-    /// The value of the label `reason` of that family.
     pub name: &'static str,
     pub words: &'static str,
     /// Its point, which is 1 while it holds the clocks down.

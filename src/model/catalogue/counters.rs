@@ -34,7 +34,6 @@ const FIRST: u32 = 248;
 pub const COUNTING: (u32, u32) = (590, 0);
 
 impl Counter {
-    /// The driver's id.
     pub const fn id(self) -> u32 {
         FIRST + self as u32
     }
@@ -64,7 +63,6 @@ impl InstanceValue {
     }
 }
 
-/// The counters by which a family grows.
 fn counters_of(family: &Family) -> Vec<Counter> {
     match &family.rows {
         Rows::Gpu(GpuRows::Integrals { counters, .. }) => counters.to_vec(),

@@ -18,7 +18,6 @@ pub const WINDOW_MS: u64 = 300_000;
 /// What a name of dcgm-exporter shows.
 #[derive(Clone, Debug)]
 pub enum DcgmMetric {
-    /// Values of the catalogue, summed and scaled.
     Values(DcgmValues),
     /// The XID that was seen last since the agent's start, 0 before the first one.
     LastXid,
@@ -31,7 +30,6 @@ pub enum DcgmMetric {
     GpuCount,
 }
 
-/// The time over which events are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventPeriod {
     /// The last [`WINDOW_MS`].
@@ -48,11 +46,10 @@ pub struct DcgmValues {
     pub is_double: bool,
     /// Whether it is one of DCGM's profiling metrics, which it measures by MIG instance.
     pub is_profiling: bool,
-    /// What of a process it is, where dcgm-exporter tells it apart by the pods that share a GPU.
+    /// Which use of a process it is, where dcgm-exporter splits it by the pods that share a GPU.
     pub of_process: Option<ProcessUse>,
 }
 
-/// What a process uses of a GPU, as dcgm-exporter tells it apart by pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessUse {
     Memory,
@@ -60,7 +57,6 @@ pub enum ProcessUse {
     Multiprocessors,
 }
 
-/// Values that are summed and scaled.
 #[derive(Clone, Debug)]
 pub struct ScaledValues {
     pub family: &'static Family,
@@ -69,7 +65,6 @@ pub struct ScaledValues {
     pub scale: (i128, i128),
 }
 
-/// Where a value of a GPU or of a MIG instance stands in a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValuePlace {
     Reading(PointId),
@@ -81,16 +76,13 @@ pub enum ValuePlace {
     Instance(usize),
 }
 
-/// A value that grows, whose rate a name of dcgm-exporter shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RatedValue {
     /// A [`ValuePlace::Reading`] or a [`ValuePlace::Total`].
     pub place: ValuePlace,
-    /// The tier in which it is read.
     pub tier: Tier,
 }
 
-/// Every value whose rate a name of dcgm-exporter shows.
 pub static RATED: LazyLock<Vec<RatedValue>> = LazyLock::new(|| {
     let aliases = dcgm_aliases().filter(|(_, _, alias)| alias.rate);
     let mut rated: Vec<RatedValue> = Vec::new();
@@ -112,7 +104,6 @@ fn dcgm_aliases() -> impl Iterator<Item = (&'static Family, FirstNumbers, &'stat
     })
 }
 
-/// Where the values stand that an alias selects, by the labels of its family's points.
 fn places(family: &Family, first: FirstNumbers, alias: &Alias) -> Vec<ValuePlace> {
     let is_selected = |labels: &[(&str, &str)]| alias.when.iter().all(|label| labels.contains(label));
     match &family.rows {
@@ -133,7 +124,6 @@ fn places(family: &Family, first: FirstNumbers, alias: &Alias) -> Vec<ValuePlace
     }
 }
 
-/// The metric of that name; none if it is not served.
 pub fn dcgm_metric(name: &str) -> Option<DcgmMetric> {
     let name = modern(name);
     Some(match name {
@@ -149,7 +139,6 @@ pub fn dcgm_metric(name: &str) -> Option<DcgmMetric> {
     })
 }
 
-/// The beginning of the names of DCGM's profiling metrics.
 const PROFILING: &str = "DCGM_FI_PROF_";
 
 fn values(name: &str) -> Option<DcgmValues> {
@@ -201,7 +190,6 @@ pub const CLOCK_EVENTS: [&str; CLOCK_EVENT_COUNT] = [
     "display_clocks",
 ];
 
-/// Why a name is not served.
 pub fn dcgm_refusal(name: &str) -> &'static str {
     let because = [
         (
@@ -256,7 +244,6 @@ fn modern(name: &str) -> &str {
 }
 
 impl DcgmMetric {
-    /// Whether only GPM can read it, on a GPU.
     pub fn needs_gpm(&self) -> bool {
         matches!(self, Self::Values(DcgmValues { gpu: Some(scaled), .. }) if scaled.family.needs_gpm())
     }
@@ -288,7 +275,6 @@ impl DcgmMetric {
     }
 }
 
-/// The family of the mask whose bits are [`CLOCK_EVENTS`].
 pub const CLOCK_EVENT_REASONS: &str = "gpu_clock_event_reasons";
 
 #[cfg(test)]

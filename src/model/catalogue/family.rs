@@ -9,9 +9,7 @@ use crate::model::{Unit, named};
 /// A family of series that share name, type, unit and help.
 #[derive(Debug)]
 pub struct Family {
-    /// Full metric name, as on the page.
     pub name: &'static str,
-    /// Counter, gauge or histogram.
     pub kind: Kind,
     /// Unit of the value; the name ends in it.
     pub unit: Unit,
@@ -21,9 +19,7 @@ pub struct Family {
     pub labels: &'static [&'static str],
     /// The least level at which it is exported.
     pub level: Level,
-    /// How often it is read.
     pub tier: Tier,
-    /// What its series belong to, and where their values come from.
     pub rows: Rows,
     /// The largest plausible reading of a gauge without a unit; other gauges are bound by their unit.
     pub most: Option<i64>,
@@ -39,7 +35,6 @@ pub struct Family {
     pub source_level: Option<Level>,
     /// Closed sets of label values that hold in this family only.
     pub values: &'static [LabelValues],
-    /// Its names in other exporters.
     pub aliases: &'static [Alias],
 }
 
@@ -113,7 +108,6 @@ impl Family {
         self
     }
 
-    /// A rule of health uses it.
     pub(super) const fn judged(mut self) -> Self {
         self.is_judged = true;
         self
@@ -146,14 +140,11 @@ impl Family {
 }
 
 named! {
-    /// The type of a metric.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Kind {
-        /// May go up and down.
         Gauge = "gauge",
         /// Only grows under one start time.
         Counter = "counter",
-        /// Observations in buckets.
         Histogram = "histogram",
     }
     /// The word of the `# TYPE` line.
@@ -161,7 +152,6 @@ named! {
 }
 
 impl Family {
-    /// Whether a plan reads it when that level is exported.
     pub fn is_read_at(&self, level: Level) -> bool {
         self.level <= level || self.is_read_for_account || self.is_judged
     }
@@ -172,7 +162,6 @@ impl Family {
         self.kind == Kind::Counter && matches!(self.rows, Rows::Gpu(GpuRows::Read(_)))
     }
 
-    /// Whether only GPM can read it.
     pub fn needs_gpm(&self) -> bool {
         let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. } | Source::GpmCounter(_));
         match &self.rows {
@@ -187,12 +176,10 @@ impl Family {
         }
     }
 
-    /// The CUDA compute capability of the first boards that have it; absent where every board may.
     pub fn first_capability(&self) -> Option<(u32, u32)> {
         if self.needs_gpm() { Some(HOPPER) } else { self.since }
     }
 
-    /// Where its counters start.
     pub const fn origin(&self) -> Origin {
         match self.rows {
             Rows::Gpu(GpuRows::Read(_) | GpuRows::State(_)) | Rows::Instance(InstanceRows::Read(_)) => {
@@ -223,7 +210,6 @@ named! {
         /// Everything, series per process included.
         Full = "full",
     }
-    /// The word in configuration and documentation.
     fn name
 }
 
@@ -243,7 +229,7 @@ pub enum Origin {
 /// What the series of a family belong to; in it, where their values come from.
 #[derive(Debug)]
 pub enum Rows {
-    /// GPUs; one of their links, engines, fans or limits is told apart by a label.
+    /// GPUs; a label distinguishes their links, engines, fans or limits.
     Gpu(GpuRows),
     Instance(InstanceRows),
     Process(&'static [Labelled<ProcessValue>]),
@@ -255,7 +241,6 @@ pub enum Rows {
 
 #[derive(Debug)]
 pub enum GpuRows {
-    /// Read by the GPU's plan.
     Read(&'static [Point]),
     /// Read by the GPU's plan: one point is 1, the others are 0, and only the 1 is exported.
     State(&'static [Point]),
@@ -284,22 +269,18 @@ pub enum GpuRows {
     XidInfo,
 }
 
-/// Series of each MIG instance.
 #[derive(Debug)]
 pub enum InstanceRows {
     Read(&'static [Labelled<InstanceValue>]),
     /// Integrated by the agent over ratios, or taken from counters of the same time.
     Integrals(&'static [Labelled<InstanceValue>]),
-    /// Its profile and placement.
     Info,
 }
 
 /// Series of the account: its totals, from closed and committed windows, and what is held at the moment.
 #[derive(Debug)]
 pub enum AccountRows {
-    /// Totals of each tenant and GPU.
     Tenant(&'static [Labelled<AccountValue>]),
-    /// Totals of each workload and GPU.
     Workload(&'static [Labelled<AccountValue>]),
     /// The time accounted for on each GPU.
     Slot,
@@ -307,16 +288,12 @@ pub enum AccountRows {
     Unattributed,
     Holding,
     WorkloadInfo,
-    /// The price in force.
     CostPerHour,
-    /// What tenants are charged in the month so far.
     MonthCost,
-    /// Monthly budgets of tenants.
     Budget,
 }
 
 impl Rows {
-    /// The points that a plan reads for it.
     pub const fn points(&self) -> &'static [Point] {
         match self {
             Self::Gpu(GpuRows::Read(points) | GpuRows::State(points) | GpuRows::Flow(points)) => points,

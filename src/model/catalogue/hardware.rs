@@ -24,7 +24,6 @@ pub static HARDWARE: [Family; 12] = [
 /// The one that no family has: used memory of all memory.
 pub const MEMORY_UTILIZATION: &str = "hw.gpu.memory.utilization";
 
-/// The one with a series for each state.
 pub const STATUS: &str = "hw.status";
 
 /// Whether the conventions call a gauge of theirs an UpDownCounter.

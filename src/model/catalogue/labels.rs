@@ -7,13 +7,11 @@ use crate::model::Fact;
 #[derive(Clone, Copy, Debug)]
 pub struct Label {
     pub name: &'static str,
-    /// What its values mean, in every family.
     pub meaning: &'static str,
     /// All values it can have; empty where the set is open, or [differs by family](values_of).
     pub values: &'static [&'static str],
 }
 
-/// All label names, each once.
 pub const LABELS: &[Label] = &{
     let mut labels = [open("", ""); OWN.len() + Fact::ALL.len()];
     let mut at = 0;

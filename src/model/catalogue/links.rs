@@ -340,7 +340,6 @@ const NO_NVLINK: &str = "this board has no NVLink, or its driver is too old to t
 
 const LINKS: usize = MOST_LINKS as usize;
 
-/// All values of the label `link`.
 pub(super) const NUMBERS: [&str; LINKS] = [
     "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18",
     "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33", "34", "35",
@@ -352,7 +351,6 @@ struct LinkFields {
     fields: &'static [(u32, i64)],
 }
 
-/// Labels and sources of a value of one link.
 #[derive(Clone, Copy)]
 struct LinkPoint {
     labels: [LabelPair; 2],

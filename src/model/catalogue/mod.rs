@@ -48,7 +48,6 @@ pub use points::{
 pub use source::*;
 pub use values::*;
 
-/// All families by subject, in the order of the page.
 const SUBJECTS: [&[Family]; 16] = [
     identity::ROWS,
     activity::ROWS,
@@ -92,7 +91,6 @@ const FAMILY_COUNT: usize = {
     count
 };
 
-/// All families in the order of the page.
 pub fn families() -> impl Iterator<Item = &'static Family> {
     FAMILIES.into_iter()
 }

@@ -9,7 +9,6 @@ use crate::model::frame::Tier;
 /// The position of a device point in [`crate::model::Frame::readings`].
 pub type PointId = usize;
 
-/// All device points in their order, with their family.
 pub fn device_points() -> impl Iterator<Item = (&'static Family, &'static Point)> {
     super::families().flat_map(|family| family.rows.points().iter().map(move |point| (family, point)))
 }
@@ -24,7 +23,6 @@ pub fn points_of(family: &str, labels: &[LabelPair]) -> impl Iterator<Item = (Po
 
 pub const INTEGRALS: usize = numbers_before(FAMILIES.len()).integral;
 
-/// The numbers of a family's first point and first integral, and how many integrals it has.
 #[derive(Clone, Copy)]
 pub struct FirstNumbers {
     pub point: PointId,
@@ -33,7 +31,6 @@ pub struct FirstNumbers {
     pub integrals: usize,
 }
 
-/// All families in the order of the page, with their first numbers.
 pub fn numbered_families() -> impl Iterator<Item = (&'static Family, FirstNumbers)> {
     static NUMBERS: [FirstNumbers; FAMILIES.len()] = {
         let mut numbers = [numbers_before(0); FAMILIES.len()];
@@ -71,18 +68,15 @@ const fn place_of(name: &str) -> usize {
     panic!("no family of that name")
 }
 
-/// The family of that name; at compile time.
 pub(super) const fn find(name: &str) -> &'static Family {
     FAMILIES[place_of(name)]
 }
 
-/// The number of the first point of the family of that name; at compile time.
 pub const fn first_point(name: &str) -> PointId {
     assert!(!find(name).rows.points().is_empty(), "the family has no points");
     numbers_before(place_of(name)).point
 }
 
-/// The number of the first integral of the family of that name; at compile time.
 pub const fn first_integral(name: &str) -> usize {
     assert!(!find(name).rows.integrated_points().is_empty(), "the family has no integrals");
     numbers_before(place_of(name)).integral
@@ -105,9 +99,7 @@ pub const fn point(name: &str, label: &str) -> PointId {
 #[derive(Clone, Copy, Debug)]
 pub struct KnownPoint {
     pub id: PointId,
-    /// How often it is read.
     pub tier: Tier,
-    /// The unit of its integers.
     pub unit: Unit,
 }
 
@@ -172,7 +164,6 @@ const fn integrated(family: &Family, index: usize) -> (IntegralOf, Option<Counte
     }
 }
 
-/// Whether two strings are equal, at compile time.
 pub(super) const fn same(left: &str, right: &str) -> bool {
     let (left, right) = (left.as_bytes(), right.as_bytes());
     if left.len() != right.len() {

@@ -244,5 +244,4 @@ const fn fan(number: u32) -> Source {
     Source::Call { value: CallValue::of_number(FAN, number), times: 10_000_000 }
 }
 
-/// For families that only modules with a CPU have.
 pub(super) const NO_GRACE: &str = "this board has no Grace CPU beside it, or its driver does not tell";

@@ -118,7 +118,6 @@ fn markdown_row(family: &Family) -> String {
     )
 }
 
-/// A list of objects, one per family.
 pub fn json() -> String {
     let rows: Vec<_> = families()
         .map(|family| {

@@ -117,7 +117,6 @@ pub(super) const ROWS: &[Family] = &[
     .unsupported("drivers from 565 on tell it, of most boards"),
 ];
 
-/// One of the driver's recovery actions, by its number.
 const fn action(value: i64) -> Source {
     Source::Is { id: 230, value }
 }

@@ -2,7 +2,6 @@
 
 use super::Counter;
 
-/// A label name and one of its values.
 pub type LabelPair = (&'static str, &'static str);
 
 /// One series per GPU, read by its plan.
@@ -70,7 +69,6 @@ pub enum Source {
     GpmCounter(Counter),
 }
 
-/// The scope that sums all NVLink links.
 pub const ALL_LINKS: u32 = u32::MAX;
 
 /// NVML's number of the first NVLink generation, Hopper's, for which drivers answer 0 to [`Source::LinksTotal`]
@@ -90,17 +88,14 @@ pub struct CallValue {
     pub function: &'static str,
     /// NVML's numbers that it is given: a clock, a threshold, a fan, or an error's kind, counter and place.
     pub arguments: [u32; 3],
-    /// The place of the value in its answer.
     pub place: usize,
 }
 
 impl CallValue {
-    /// A value of a function that is given no number.
     pub const fn of(function: &'static str, place: usize) -> Self {
         Self { function, arguments: [0; 3], place }
     }
 
-    /// The value of a function that is given one number.
     pub const fn of_number(function: &'static str, number: u32) -> Self {
         Self { function, arguments: [number, 0, 0], place: 0 }
     }
@@ -112,10 +107,8 @@ pub const UTILIZATION: &str = "nvmlDeviceGetUtilizationRates";
 /// Memory in total, used, free, and reserved where the function's second version exists.
 pub const MEMORY: &str = "nvmlDeviceGetMemoryInfo_v2";
 
-/// Whether a link is up, called for each.
 pub const LINK_STATE: &str = "nvmlDeviceGetNvLinkState";
 
-/// How often a kind of error was counted at a place.
 pub const MEMORY_ERRORS: &str = "nvmlDeviceGetMemoryErrorCounter";
 
 /// SRAM errors, corrected and uncorrected, since the driver was loaded and over the board's life, and whether these

@@ -6,15 +6,11 @@ use super::points::same;
 use crate::model::named;
 use table::TABLE;
 
-/// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xid {
     pub code: u32,
-    /// The kind of fault.
     pub class: Class,
-    /// What to do first.
     pub action: Action,
-    /// What happened, in a few words.
     pub text: &'static str,
     /// Whether NVIDIA's catalogue calls the code unused, and does not explain it.
     pub disused: bool,
@@ -28,17 +24,13 @@ named! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Action {
         RestartApp = "restart_app",
-        /// Nothing; it is information.
         Ignore = "ignore",
         ResetGpu = "reset_gpu",
         RebootNode = "reboot_node",
-        /// Update driver or firmware.
         UpdateSoftware = "update_software",
-        /// Check power cables and seating.
         CheckMechanicals = "check_mechanicals",
         ContactSupport = "contact_support",
     }
-    /// The value of the `action` label.
     fn name
 }
 
@@ -57,7 +49,6 @@ named! {
         /// Reserved, or not in the table.
         Unknown = "unknown",
     }
-    /// The value of the `class` label.
     fn name
 }
 

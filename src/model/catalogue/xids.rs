@@ -46,7 +46,6 @@ pub(super) const ROWS: &[Family] = &[
     .values(&[("action", ACTIONS)]),
 ];
 
-/// The actions that an XID may recommend.
 const ACTIONS: &[&str] = &[
     "ignore",
     "restart_app",

@@ -15,25 +15,22 @@ use crate::model::{
     Attachment, Decimal, Fact, GpuId, HealthState, HoldingSource, Money, Nanoseconds, SxidCount, Utc,
 };
 
-/// An episode is told once it is this long, and ends once clocks are not held down for that long.
+/// An episode is reported once it lasts this long; it ends once clocks are not held down for `EPISODE_ENDS`.
 const EPISODE_BEGINS: Nanoseconds = Nanoseconds::from_seconds(10);
 const EPISODE_ENDS: Nanoseconds = Nanoseconds::from_seconds(30);
-/// How long after their tick workloads are known to an XID, whose count waits for the ledger.
+/// How long workloads stay known for an XID after their tick, since its count waits for the ledger.
 const USERS_KEPT: Nanoseconds = Nanoseconds::from_seconds(30);
 
 /// A holding by presence has ended once nobody was there for that long: a window of the account, within which use is booked to
 /// holders that were identified late.
 const PRESENCE_ENDS: Nanoseconds = Nanoseconds::from_seconds(15);
 
-/// Reloads of the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConfigReloads {
-    /// How many since the start.
     pub count: u64,
     pub succeeded: bool,
 }
 
-/// Clocks that are held down for one reason.
 #[derive(Clone, Copy, Debug)]
 struct Episode {
     since: Utc,
@@ -42,7 +39,6 @@ struct Episode {
     told: bool,
 }
 
-/// Finds events in a sequence of snapshots.
 #[derive(Debug, Default)]
 pub struct EventTracker {
     previous: Option<Arc<Snapshot>>,
@@ -52,14 +48,13 @@ pub struct EventTracker {
     unread: BTreeMap<Arc<str>, Utc>,
     /// The workloads that were on each GPU, by UUID, each with the last time.
     users: BTreeMap<Arc<str>, Vec<(Party, Utc)>>,
-    /// Holdings by presence that ended a moment ago, with the event that is told if they stay away.
+    /// Holdings by presence that ended a moment ago, with the event that is emitted if they stay away.
     leaving: Vec<Leaving>,
-    /// Since when those hold that came back.
+    /// The holdings that came back, each with the time since which it holds.
     returned: Vec<(HoldingKey, Utc)>,
 }
 
 impl EventTracker {
-    /// The events since the last snapshot.
     pub fn observe(&mut self, snapshot: &Arc<Snapshot>, reloads: ConfigReloads) -> Vec<Event> {
         let mut events = Vec::new();
         let now = snapshot.at.utc;
@@ -309,7 +304,6 @@ fn seconds(since: Utc, until: Utc) -> u64 {
     until.0.saturating_sub(since.0) / Nanoseconds::SECOND.0
 }
 
-/// The event of new XIDs of one code.
 fn xid_event(entry: &GpuEntry, (code, label): (u32, &Arc<str>), new: SeenXid) -> Event {
     let SeenXid { count, last, gpu_instance } = new;
     let row = xid::find(code);
@@ -392,13 +386,12 @@ fn party(snapshot: &Snapshot, workload: &Arc<str>, tenant: &Arc<str>) -> Party {
     Party { workload: Arc::clone(workload), tenant: Arc::clone(tenant), users }
 }
 
-/// A holding by presence whose holder went a moment ago.
 #[derive(Debug)]
 struct Leaving {
     key: HoldingKey,
     /// Since when it holds, earlier moments away included.
     since: Utc,
-    /// The event that is told if the holder stays away.
+    /// The event that is emitted if the holder stays away.
     event: Event,
 }
 

@@ -82,7 +82,6 @@ kinds! {
         for 15 s.").attributes(&["gpu_instance", "source", "seconds"]).of_tenant();
 }
 
-/// The page about events.
 pub fn reference() -> String {
     let mut page = String::from(PREFACE);
     for kind in EVENT_KINDS {

@@ -24,7 +24,6 @@ struct Storm {
     joined: Option<Event>,
 }
 
-/// The latest events of the node and of tenants.
 #[derive(Debug, Default)]
 pub struct EventLog {
     rings: Mutex<[VecDeque<Arc<Event>>; 2]>,

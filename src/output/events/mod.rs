@@ -16,21 +16,16 @@ pub use kinds::{EVENT_KINDS, EventKind, reference};
 pub use log::EventLog;
 
 named! {
-    /// How serious an event is.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Severity {
-        /// It is to be known.
         Info = "INFO",
-        /// It may need attention.
         Warn = "WARN",
         Error = "ERROR",
     }
-    /// The word in OTLP and JSON.
     fn text
 }
 
 impl Severity {
-    /// OTLP's number.
     pub const fn number(self) -> i32 {
         match self {
             Self::Info => 9,
@@ -67,34 +62,29 @@ pub struct Event {
     pub severity: Severity,
     /// When it happened; the last time where it is joined from several.
     pub at: Utc,
-    /// When the agent found it.
     pub observed: Utc,
     pub gpu: Option<GpuId>,
-    /// What tells events of the same kind and GPU apart, such as the XID.
+    /// What distinguishes events of the same kind and GPU, such as the XID.
     pub detail: Arc<str>,
     pub text: String,
-    /// The values of the kind's attributes that are known, by name.
     pub attributes: Vec<(&'static str, String)>,
-    /// The workloads that it concerns.
     pub parties: Vec<Party>,
-    /// How many it stands for.
     pub count: u64,
 }
 
 impl Event {
-    /// The same event has the same id wherever it is told, also if it is sent twice.
+    /// The event's id, which is the same wherever the event appears, also if it is sent twice.
     pub fn id(&self) -> String {
         let place = self.gpu.as_ref().map_or("node", |gpu| &*gpu.uuid);
         format!("{}/{place}/{}/{}", self.kind.name, self.detail, self.observed.0 / 1_000_000)
     }
 
-    /// What events are joined by.
+    /// The key by which events are joined.
     fn storm(&self) -> (&'static str, Arc<str>, Arc<str>) {
         let place = self.gpu.as_ref().map_or_else(|| "".into(), |gpu| Arc::clone(&gpu.uuid));
         (self.kind.name, place, Arc::clone(&self.detail))
     }
 
-    /// The part of it that a reader may see.
     pub fn shown_to(&self, visible: &VisibleAccount) -> Option<Self> {
         let parties: Vec<Party> =
             self.parties.iter().filter(|party| party.is_shown_to(visible)).cloned().collect();

@@ -18,7 +18,7 @@ const FIRST_PAUSE: Nanoseconds = Nanoseconds::from_seconds(1);
 const LONGEST_PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
 /// Longest pause that a destination may ask for.
 const LONGEST_ASKED: Duration = Duration::from_secs(600);
-/// How long a request is tried that fails at the destination.
+/// How long a request that fails at the destination is tried again.
 const LONGEST_FAILURE: Nanoseconds = Nanoseconds::from_seconds(600);
 /// A backlog is sent this many times as fast as points come.
 const CATCH_UP: u64 = 10;
@@ -31,7 +31,6 @@ pub enum DeliveryStep {
     Idle,
 }
 
-/// The state of one destination.
 #[derive(Debug)]
 pub struct Delivery {
     destination: Destination,
@@ -40,23 +39,21 @@ pub struct Delivery {
     /// Time between two pushes at the start.
     interval: Nanoseconds,
     in_flight: Option<SpoolRecord>,
-    /// Failures since the last success.
     failures: u32,
     /// By the number of a request: when it failed at the destination first. Where the latest points go first, others are sent
     /// between two tries of one.
     first_failures: BTreeMap<i64, Nanoseconds>,
-    /// The snapshot of which something was refused or dropped last.
+    /// The last snapshot from which something was refused or dropped.
     refused_at: Utc,
-    /// The latest snapshot of which something was sent.
+    /// The latest snapshot from which something was sent.
     latest: Utc,
-    /// Nothing is sent before, but what is later than `latest` where the latest points go first.
+    /// Until then only points later than `latest` are sent, and only where the latest points go first.
     not_before: Nanoseconds,
     /// Whether `not_before` is a pause after a failure, which a reload ends and nothing passes.
     failed: bool,
 }
 
 impl Delivery {
-    /// The delivery to a destination, by its place among the readers of the spool.
     pub const fn new(destination: Destination, reader: usize, interval: Nanoseconds) -> Self {
         Self {
             destination,
@@ -76,12 +73,10 @@ impl Delivery {
         &self.destination
     }
 
-    /// The time of the snapshot that is being sent.
     pub(super) fn sends_of(&self) -> Option<Utc> {
         self.in_flight.as_ref().map(|sent| sent.at)
     }
 
-    /// Ends a pause after failures.
     pub const fn retry_now(&mut self) {
         if self.failed {
             self.not_before = Nanoseconds(0);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::{Signal, Tally};
 use crate::config::{OtlpDestination, OtlpProtocol};
 
-/// A receiver of one signal, and the counts of the points for it.
 #[derive(Clone, Debug)]
 pub struct Destination {
     pub signal: Signal,
@@ -26,7 +25,6 @@ impl Destination {
         &self.name
     }
 
-    /// Counts of the points for it.
     pub fn tally(&self) -> &Arc<Tally> {
         &self.tally
     }
@@ -45,7 +43,6 @@ impl Destination {
     }
 }
 
-/// What is added to the path of the address.
 const fn added_path(settings: &OtlpDestination, signal: Signal) -> &'static str {
     match settings.protocol {
         OtlpProtocol::Http if settings.endpoint.is_whole => "",

@@ -34,13 +34,11 @@ use crate::config::OtlpDestination;
 /// Largest request in bytes, before compression.
 pub const MOST_REQUEST: usize = 1 << 20;
 
-/// What a request holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     Metrics,
     /// Events, as log records.
     Logs,
-    /// Spans of the agent.
     Traces,
 }
 
@@ -72,7 +70,6 @@ impl Signal {
     }
 }
 
-/// Response of a destination that accepted a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
     /// Points of the request that it refused.

@@ -11,18 +11,16 @@ use tokio::sync::Notify;
 use super::Signal;
 use crate::model::Utc;
 
-/// Most bytes that wait.
 const MOST_BYTES: usize = 4 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushBatch {
     pub signal: Signal,
-    /// The time of the snapshot that it is of.
+    /// The time of its snapshot.
     pub at: Utc,
     pub body: Vec<u8>,
-    /// Number of data points or events in it.
     pub points: u64,
-    /// The span of the tick that it is of.
+    /// The span of its tick.
     pub cause: SpanContext,
 }
 

@@ -57,7 +57,6 @@ struct RetryDelay {
     nanos: i32,
 }
 
-/// The pause that the details of a gRPC status ask for.
 pub(super) fn retry_delay(details: &[u8]) -> Option<Duration> {
     let status = RpcStatus::decode(details).ok()?;
     let info = status.details.iter().find(|one| one.type_url.ends_with("google.rpc.RetryInfo"))?;

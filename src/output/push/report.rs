@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use super::{Accepted, Destination, PushFailure};
 use crate::model::{Nanoseconds, Utc};
 
-/// Shortest time between two lines about failures.
 const PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// Points for one destination since the start; the sender writes it, and the tick loop reads it.
@@ -17,7 +16,7 @@ pub struct Tally {
     dropped: AtomicU64,
     /// Bytes of the spool that wait for it.
     pub waiting: AtomicU64,
-    /// The time of the latest snapshot of which nothing was refused.
+    /// The time of the latest snapshot from which nothing was refused.
     acknowledged: AtomicU64,
     /// Outcome of the last request: 0 before the first, 1 accepted, 2 failed.
     last: AtomicU8,
@@ -26,16 +25,12 @@ pub struct Tally {
 /// Numbers of points. Each point is sent, rejected or dropped exactly once, or still waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PointCounts {
-    /// Points that the destination accepted.
     pub sent: u64,
-    /// Points that the destination refused.
     pub rejected: u64,
-    /// Points that were not delivered.
     pub dropped: u64,
 }
 
 impl Tally {
-    /// The counts since the start.
     pub fn counts(&self) -> PointCounts {
         let [sent, rejected, dropped] =
             [&self.sent, &self.rejected, &self.dropped].map(|count| count.load(Ordering::Relaxed));
@@ -48,7 +43,6 @@ impl Tally {
         self.dropped.fetch_add(points.dropped, Ordering::Relaxed);
     }
 
-    /// The time of the latest snapshot of which nothing was refused.
     pub fn acknowledged(&self) -> Utc {
         Utc(self.acknowledged.load(Ordering::Relaxed))
     }
@@ -69,25 +63,20 @@ impl Tally {
         self.last.store(if ok { 1 } else { 2 }, Ordering::Relaxed);
     }
 
-    /// Counts points that are not delivered.
     pub fn drop_points(&self, points: u64) {
         self.dropped.fetch_add(points, Ordering::Relaxed);
     }
 }
 
-/// What was logged about one destination.
 #[derive(Debug, Default)]
 pub(super) struct DeliveryReport {
-    /// The counts at the last line.
     reported: PointCounts,
     /// Points dropped up to the last request.
     dropped: u64,
     last_warning: Option<Nanoseconds>,
-    /// Whether the last line reported a failure.
     warned: bool,
 }
 
-/// A log line, with the counts since the last one.
 #[derive(Debug, PartialEq, Eq)]
 enum ReportLine {
     Failing(PointCounts, String),
@@ -107,7 +96,6 @@ impl DeliveryReport {
         }
     }
 
-    /// Logs what waits when the agent stops.
     pub(super) fn end(&mut self, destination: &Destination) {
         let waiting_bytes = destination.tally().waiting.load(Ordering::Relaxed);
         if waiting_bytes > 0 {
@@ -151,7 +139,6 @@ impl DeliveryReport {
 }
 
 impl PointCounts {
-    /// The increase since earlier counts.
     const fn since(self, earlier: Self) -> Self {
         Self {
             sent: self.sent.saturating_sub(earlier.sent),

@@ -20,17 +20,12 @@ use crate::model::{Nanoseconds, Utc};
 use crate::runtime::clock::system_now;
 use crate::runtime::trace;
 
-/// Time for what waits when the agent stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the thread works with.
 #[derive(Debug)]
 pub struct Push {
-    /// Requests of the tick loop.
     pub queue: Arc<PushQueue>,
-    /// The spool with a reader for each delivery.
     pub spool: Spool,
-    /// One for each destination and signal.
     pub deliveries: Vec<Delivery>,
 }
 
@@ -60,7 +55,6 @@ pub async fn run(push: Push, reloads: watch::Receiver<u64>) {
         .await;
 }
 
-/// What a delivery waits for.
 struct Signals {
     /// The time of the last request of the queue, with the span of its tick.
     appended: watch::Receiver<(Utc, SpanContext)>,
@@ -113,7 +107,6 @@ fn cause(signals: &Signals, sent: Option<Utc>) -> SpanContext {
     if sent == Some(*at) { cause.clone() } else { SpanContext::NONE }
 }
 
-/// Sends a request, with a span of it.
 async fn traced(
     destination: &Destination,
     body: Bytes,

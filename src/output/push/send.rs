@@ -34,7 +34,6 @@ const MAX_REQUEST: u64 = 64 << 20;
 /// The level of zstd: its own default, as tonic has it.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Why a request was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushFailure {
     #[error("{0}")]
@@ -46,12 +45,7 @@ pub enum PushFailure {
     #[error("no TLS connection ({0}); check ca_file, cert_file, and whether it speaks TLS on that port")]
     Tls(String),
     #[error("it is too busy ({status} {message}); give it more room or push less often")]
-    Busy {
-        status: String,
-        message: String,
-        /// The pause that it asked for.
-        retry_after: Option<Duration>,
-    },
+    Busy { status: String, message: String, retry_after: Option<Duration> },
     #[error("it failed ({status} {message}); look at its log")]
     Broken { status: String, message: String },
     #[error("it does not let the agent in ({status} {message}); {}", advice(.status))]
@@ -80,7 +74,6 @@ impl PushFailure {
         if is_of_tls { Self::Tls(text) } else { Self::Unreachable(text) }
     }
 
-    /// The failure that an HTTP status stands for.
     fn of_http(status: u16, message: String, retry_after: Option<Duration>) -> Self {
         let text = status.to_string();
         match status {
@@ -100,12 +93,10 @@ impl PushFailure {
     }
 }
 
-/// What to do where a destination refuses a request for good.
 fn refusal_advice(status: &str) -> &'static str {
     if status == "413" { "raise its limit to 1 MiB or more" } else { "look at its log" }
 }
 
-/// What to do where a destination lets nothing in.
 fn advice(status: &str) -> &'static str {
     match status {
         "401" | "403" | "407" | "Unauthenticated" | "PermissionDenied" => {
@@ -127,14 +118,12 @@ pub fn compress(request: &[u8]) -> Bytes {
     encoder.finish().unwrap_or_default().into()
 }
 
-/// The request that was compressed.
 pub(super) fn decompress(body: &[u8]) -> io::Result<Vec<u8>> {
     let mut request = Vec::new();
     GzDecoder::new(body).take(MAX_REQUEST).read_to_end(&mut request)?;
     Ok(request)
 }
 
-/// Sends a compressed request once.
 pub async fn send(destination: &Destination, body: Bytes) -> Result<Accepted, PushFailure> {
     let longest = destination.settings.timeout.duration();
     let sent = async {

@@ -22,17 +22,14 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 use super::{Destination, PushBatch, Signal, compress};
 use crate::model::{Nanoseconds, Utc};
 
-/// The file's name in the spool's directory.
 const FILE: &str = "spool.db";
 /// How long a file that another agent has open is waited for, as while that agent stops.
 const BUSY: Duration = Duration::from_secs(1);
-/// Bytes of a page of SQLite.
 const PAGE: u64 = 4096;
 /// Most bytes that wait in memory where the file cannot be used.
 const MOST_IN_MEMORY: u64 = 2 << 20;
-/// Unused pages from which on they are given back to the disk.
+/// Unused pages are given back to the disk from this number on.
 const MOST_UNUSED: u64 = 1024;
-/// Time between two tries of a file that cannot be used.
 const RETRY: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// The lock is held as long as the file is open, so that no two agents send from one spool. In this mode the index of the
@@ -58,7 +55,6 @@ const SETUP: &str = "
     CREATE INDEX IF NOT EXISTS waiting_of_reader ON waiting (reader, record);
 ";
 
-/// The name by which SQLite knows a database in memory.
 const MEMORY: &str = ":memory:";
 
 /// What a reader is sent next.
@@ -88,9 +84,8 @@ pub struct SpoolRecord {
     /// Larger than those before. It is the time at which the snapshot was taken where that is free, so that a file and what
     /// waited in memory meanwhile have no number in common.
     pub(super) id: i64,
-    /// The time of the snapshot that it is of.
+    /// The time of its snapshot.
     pub at: Utc,
-    /// Data points or events in it.
     pub points: u64,
     /// The request, compressed by gzip.
     pub body: Bytes,
@@ -122,16 +117,12 @@ impl SpoolRecord {
     }
 }
 
-/// Problems of the spool, for the tick loop.
 #[derive(Debug, Default)]
 pub struct SpoolHealth {
-    /// Bytes of files that were damaged.
     pub damaged: AtomicU64,
-    /// Operations on the file that failed.
     pub errors: AtomicU64,
 }
 
-/// What is to be sent to all destinations.
 #[derive(Debug)]
 pub struct Spool {
     file: PathBuf,
@@ -140,13 +131,11 @@ pub struct Spool {
     connection: Connection,
     /// Whether that is the file, and not its stand-in in memory.
     is_in_file: bool,
-    /// When the file is tried again while it is not in use.
     retry_at: Utc,
     last_id: i64,
     health: Arc<SpoolHealth>,
 }
 
-/// A destination, and what waits for it.
 #[derive(Debug)]
 struct SpoolReader {
     destination: Destination,
@@ -155,7 +144,6 @@ struct SpoolReader {
 }
 
 impl SpoolReader {
-    /// A reader for which nothing waits yet.
     fn new(destination: &Destination) -> Self {
         Self { destination: destination.clone(), points: 0, bytes: 0 }
     }
@@ -198,7 +186,6 @@ impl Spool {
         Ok(spool)
     }
 
-    /// What went wrong so far, and will.
     pub const fn health(&self) -> &Arc<SpoolHealth> {
         &self.health
     }
@@ -244,7 +231,6 @@ impl Spool {
         Ok(())
     }
 
-    /// The request that a reader is to be sent next.
     pub fn peek(&mut self, reader: usize) -> Option<SpoolRecord> {
         let destination = &self.readers.get(reader)?.destination;
         let sql = if destination.settings.live_first { NEWEST } else { OLDEST };
@@ -289,7 +275,6 @@ impl Spool {
         }
     }
 
-    /// Tries the file again if that is due.
     fn return_to_file(&mut self, now: Utc) {
         if self.is_in_file || now < self.retry_at {
             return;
@@ -363,7 +348,6 @@ impl Spool {
     }
 }
 
-/// Opens a database and makes its tables.
 fn open(path: impl AsRef<Path>) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY)?;
@@ -477,7 +461,6 @@ fn remove_waiting(connection: &mut Connection, reader: &str, id: i64) -> rusqlit
     Ok(count > 0)
 }
 
-/// Bytes of the pages in use.
 fn used_bytes(connection: &Connection) -> rusqlite::Result<u64> {
     Ok((pragma(connection, "page_count")? - pragma(connection, "freelist_count")?) * PAGE)
 }
@@ -503,7 +486,6 @@ mod tests {
         Destination::new(&OtlpDestination { live_first, ..OtlpDestination::at(endpoint) }, Signal::Metrics)
     }
 
-    /// A request of 10 points whose compressed size is about `size`.
     fn batch(second: u64, size: usize) -> PushBatch {
         // A sequence that does not compress.
         let mut state = second;

@@ -21,22 +21,18 @@ use crate::model::frame::Tier;
 use crate::model::snapshot::{GpuEntry, GpuState, ProcessEntry, Roster, Snapshot};
 use crate::model::{Absence, Fact, GpuIdentity, Reading, SumOfReadings};
 
-/// What is on the page.
 #[derive(Clone, Debug, Default)]
 pub struct DcgmOptions {
     /// The metrics, in the order of the page.
     pub counters: Vec<DcgmCounter>,
     /// Names of those that are absent since the page is not configured.
     pub unconfigured: Vec<String>,
-    /// Static properties that every series has as labels.
     pub labels: Vec<(String, DcgmLabel)>,
-    /// The name of the label with the node's name.
     pub host_label: &'static str,
     /// Whether each value of a MIG GPU stands once: with its instances where they report it, else with the GPU.
     pub corrected: bool,
 }
 
-/// A metric of the page.
 #[derive(Clone, Debug)]
 pub struct DcgmCounter {
     pub name: String,
@@ -50,15 +46,12 @@ pub struct DcgmCounter {
 pub(super) struct DcgmRenderer {
     options: Arc<DcgmOptions>,
     cache: LabelCache,
-    /// What has series, for the roster of the cache.
     entities: Vec<Entity>,
-    /// The name of the node on that roster.
     host: String,
     /// Bytes of the last page.
     length: usize,
 }
 
-/// A GPU or a MIG instance, with the containers that hold it.
 #[derive(Debug)]
 struct Entity {
     /// Position of the GPU on the roster.
@@ -81,11 +74,10 @@ struct PodContainer {
     processes: Vec<usize>,
 }
 
-/// Which events are counted over what time.
 #[derive(Clone, Copy)]
 struct EventLabels {
     period: EventPeriod,
-    /// The label that tells them apart.
+    /// The label that distinguishes them.
     name: &'static str,
 }
 
@@ -96,7 +88,6 @@ enum Printed {
     Double(i128),
 }
 
-/// The label of the `…_COUNT` metrics of events.
 const WINDOW: (&str, &str) = ("window_size_in_ms", "300000");
 const _: () = assert!(WINDOW_MS == 300_000);
 
@@ -131,7 +122,6 @@ impl DcgmRenderer {
     }
 }
 
-/// Everything that has series, in the order of the page.
 fn entities(roster: &Roster, corrected: bool) -> Vec<Entity> {
     let mut entities = Vec::new();
     for (gpu, entry) in roster.gpus.iter().enumerate() {
@@ -179,7 +169,6 @@ fn pods(roster: &Roster, gpu: usize, gpu_instance: &str) -> Vec<PodContainer> {
     pods
 }
 
-/// Says what cannot be on the page on this node.
 fn write_notes(out: &mut Vec<u8>, options: &DcgmOptions, roster: &Roster) {
     if !options.unconfigured.is_empty() {
         let names = options.unconfigured.join(", ");
@@ -216,7 +205,6 @@ fn write_head(out: &mut Vec<u8>, counter: &DcgmCounter) {
     append(out, ["\n# TYPE ", &counter.name, " ", &counter.kind, "\n"]);
 }
 
-/// Writes the series of one metric.
 struct CounterWriter<'a> {
     snapshot: &'a Snapshot,
     options: &'a DcgmOptions,
@@ -259,7 +247,6 @@ impl CounterWriter<'_> {
         }
     }
 
-    /// The value of a GPU or an instance.
     fn value(
         &self,
         entity: &Entity,
@@ -285,7 +272,6 @@ impl CounterWriter<'_> {
         value.map(|value| print(value, scaled.scale, *is_double))
     }
 
-    /// Writes the value of a GPU that several containers share, and what each of them has of it.
     fn shares(&mut self, entity: &Entity, share: ProcessUse, whole: Option<Printed>) {
         self.write(entity, None, &[], whole);
         for pod in &entity.pods {

@@ -108,7 +108,6 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// The slow and obvious way.
     fn plain(number: i128, decimals: u8) -> String {
         let width = usize::from(decimals) + 1;
         let digits = format!("{:0width$}", number.unsigned_abs());

@@ -20,7 +20,6 @@ use crate::model::VisibleAccount;
 use crate::model::snapshot::Snapshot;
 use crate::output::events::Event;
 
-/// The latest events that a reader may see, by who is on the GPUs in the latest snapshot.
 pub fn events(latest: &[Arc<Event>], snapshot: &Snapshot, visible: &VisibleAccount) -> Vec<u8> {
     let view = View::new(snapshot, visible);
     let shown = latest

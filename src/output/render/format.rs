@@ -12,7 +12,6 @@ pub enum PageFormat {
 impl PageFormat {
     pub const ALL: [Self; 3] = [Self::Text, Self::OpenMetrics, Self::Dcgm];
 
-    /// The value of the `Content-Type` header.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text | Self::Dcgm => "text/plain; version=0.0.4; charset=utf-8",

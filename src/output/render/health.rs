@@ -40,7 +40,6 @@ pub struct ReportedGpu {
     pub verdict: ReportedVerdict,
 }
 
-/// The verdict of a GPU, as in the API.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReportedVerdict {
     pub state: String,
@@ -49,16 +48,13 @@ pub struct ReportedVerdict {
     pub reasons: Vec<ReportedReason>,
 }
 
-/// A problem of a GPU, as in the API.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReportedReason {
     #[serde(default)]
     pub rule: String,
-    /// The resulting state of the GPU.
     pub state: String,
     pub action: String,
     pub what: String,
-    /// What was observed, with numbers.
     pub evidence: String,
     /// Since when, in RFC 3339.
     pub since: Option<String>,
@@ -108,12 +104,10 @@ pub(super) fn report(verdict: &Verdict, release: Option<Release>, since: Option<
     }
 }
 
-/// Whether the reason is only that the GPU is not read.
 fn is_unread(reason: &Reason) -> bool {
     matches!(reason.rule, "silent" | "unread")
 }
 
-/// The reason for a GPU that is not read because the driver is released.
 fn report_release(reason: &Reason, release: Release) -> ReportedReason {
     ReportedReason {
         rule: "quiesced".to_owned(),

@@ -12,13 +12,12 @@ use crate::model::{Nanoseconds, Utc};
 
 pub const HISTORY_POINTS: usize = 120;
 
-/// Time from one point to the next.
 pub const HISTORY_STEP: Nanoseconds = Nanoseconds::from_seconds(5);
 
 /// Activity at or above this share counts as activity, in billionths; below it a GPU is idle.
 const ACTIVE: i64 = 10_000_000;
 
-/// A GPU is busy from this share of time on, and from then until its activity falls below the other.
+/// A GPU becomes busy at this share of time, and stays busy until its activity falls below `NOT_BUSY`.
 const BUSY: f64 = 0.9;
 const NOT_BUSY: f64 = 0.85;
 
@@ -30,7 +29,6 @@ const MEMORY: KnownPoint = known_point("gpu_memory_used_bytes", None);
 const POWER: KnownPoint = known_point("gpu_power_watts", None);
 const TEMPERATURE: KnownPoint = known_point("gpu_temperature_celsius", Some("gpu"));
 
-/// The names of the series of a GPU, in order.
 pub const HISTORY_SERIES: [&str; 4] = ["activity", "memory", "power", "temperature"];
 
 /// One point: mean and maximum of the ticks in it; not a number where there was no value.
@@ -48,11 +46,9 @@ pub struct GpuHistory {
     points: Box<[[HistoryPoint; HISTORY_POINTS]; HISTORY_SERIES.len()]>,
     /// The number of the newest point; its place is the remainder by the number of points.
     newest: u64,
-    /// How many values the newest point of each series has.
     counts: [u32; HISTORY_SERIES.len()],
     /// When it was last active; none since the first record.
     active: Option<Utc>,
-    /// Whether it was busy in the last tick.
     busy: bool,
 }
 
@@ -129,7 +125,6 @@ pub struct RecentUse {
 #[derive(Clone, Debug)]
 struct AccountSums {
     at: Nanoseconds,
-    /// Slot time by UUID.
     slots: BTreeMap<Arc<str>, i64>,
     tenants: BTreeMap<Arc<str>, TenantSums>,
 }
@@ -166,7 +161,6 @@ pub struct History {
 }
 
 impl History {
-    /// Adds the values of a tick.
     pub fn record(&mut self, snapshot: &Snapshot) {
         let step = snapshot.at.boottime.0 / HISTORY_STEP.0;
         if self.gpus.len() > snapshot.roster.gpus.len() {

@@ -36,7 +36,6 @@ pub fn json(snapshot: &Snapshot, level: Level, visible: &VisibleAccount) -> Vec<
     to_json(&document)
 }
 
-/// A document as a line of JSON.
 pub fn to_json<T: Serialize>(document: &T) -> Vec<u8> {
     // Writing plain values to memory does not fail.
     let mut text = serde_json::to_vec(document).unwrap_or_default();
@@ -44,10 +43,8 @@ pub fn to_json<T: Serialize>(document: &T) -> Vec<u8> {
     text
 }
 
-/// What is shown to a reader who may not see everything.
 pub(super) struct SeriesFilter<'a> {
     visible: &'a VisibleAccount,
-    /// The workloads of now that are shown.
     workloads: BTreeSet<&'a str>,
 }
 
@@ -116,7 +113,6 @@ struct SeriesJson {
     value: Box<RawValue>,
 }
 
-/// Whether the driver is simulated, by the agent's own series.
 pub(super) fn simulated(snapshot: &Snapshot) -> bool {
     snapshot.agent_integer(AgentFamily::Simulated.name()) == Some(1)
 }

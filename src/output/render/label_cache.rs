@@ -21,7 +21,6 @@ pub(super) struct LabelCache {
 }
 
 impl LabelCache {
-    /// Whether the entries are those of this roster.
     pub(super) fn is_of(&self, roster: &Arc<Roster>) -> bool {
         self.roster.as_ref().is_some_and(|own| Arc::ptr_eq(own, roster))
     }
@@ -37,7 +36,6 @@ impl LabelCache {
         (self.roster, self.visits, self.end) = (None, 0, 0);
     }
 
-    /// Ends the walk of that roster.
     pub(super) fn finish(&mut self, roster: &Arc<Roster>) {
         self.roster = Some(Arc::clone(roster));
     }
@@ -55,7 +53,6 @@ impl LabelCache {
         begin..self.end
     }
 
-    /// The bytes of an entry that [`Self::next_entry`] returned.
     #[inline]
     pub(super) fn entry(&self, entry: Range<usize>) -> &[u8] {
         &self.bytes[entry]

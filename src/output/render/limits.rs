@@ -31,7 +31,6 @@ fn real(state: &GpuState, point: KnownPoint) -> Option<f64> {
     Some(rounded(value as f64 / 10_f64.powi(point.unit.decimals().into())))
 }
 
-/// The errors of that type, of all memories.
 fn ecc_errors(state: &GpuState, of: &'static str) -> Option<u64> {
     let labels = [("type", of)];
     let parts = points_of("gpu_ecc_errors_total", &labels).map(|(id, tier)| state.reading(id, tier));
@@ -62,7 +61,7 @@ pub(super) fn read_gpu(state: &GpuState) -> GpuReadings {
     }
 }
 
-/// From this share of time on the memory of a GPU is busy, and below the other a GPU waits for work.
+/// From this share of time on, the memory of a GPU is busy; below `WAITING`, a GPU waits for work.
 const MEMORY_BUSY: f64 = 0.8;
 const WAITING: f64 = 0.01;
 

@@ -29,17 +29,14 @@ use crate::model::Utc;
 use crate::model::catalogue::{Family, Kind, Level, is_up_down_counter};
 use crate::model::snapshot::{self, Snapshot};
 
-/// Encodes the snapshots for all destinations, one after the other.
 #[derive(Debug)]
 pub struct OtlpEncoder {
-    /// The families up to this level are encoded.
     pub level: Level,
     /// Whether series have the names of OpenTelemetry's conventions for hardware where there are some.
     pub has_hardware_names: bool,
     resource: Resource,
     /// By family: the series of the last request, and those that have ended since and are not acknowledged.
     series: HashMap<&'static str, HashMap<Attributes, SeriesState>>,
-    /// How many snapshots were encoded.
     snapshots: u64,
 }
 
@@ -54,11 +51,10 @@ struct SeriesState {
     ended: Option<Utc>,
 }
 
-/// Series that have ended and are not acknowledged; of more the rest is told once.
+/// Ended series that are kept until they are acknowledged; the end of any further one is sent once.
 const MOST_ENDED: usize = 5_000;
 
 impl OtlpEncoder {
-    /// Creates an encoder of the families up to `level`.
     pub fn new(level: Level, resource: &OtlpResource) -> Self {
         Self {
             level,
@@ -102,7 +98,7 @@ impl OtlpEncoder {
         parts.iter().map(|part| (self.request(&part.metrics), part.points)).collect()
     }
 
-    /// Every destination has accepted a request of that time or later: what has ended before is told no more.
+    /// Every destination has accepted a request of that time or later: earlier ends are not sent any more.
     pub fn acknowledge(&mut self, at: Utc) {
         for series in self.series.values_mut() {
             series.retain(|_, one| one.ended.is_none_or(|since| since > at));
@@ -166,7 +162,6 @@ pub(super) fn attribute(key: &str, value: &str) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(value), ..Default::default() }
 }
 
-/// The instrumentation scope of all that is sent.
 pub(super) fn scope() -> InstrumentationScope {
     let version = env!("CARGO_PKG_VERSION").into();
     InstrumentationScope { name: "gpumeter".into(), version, ..Default::default() }
@@ -179,7 +174,6 @@ struct MetricsPart {
     points: usize,
 }
 
-/// Writes the requests of one snapshot while that is walked.
 struct RequestWriter<'a> {
     snapshot: &'a Snapshot,
     number: u64,
@@ -187,7 +181,6 @@ struct RequestWriter<'a> {
     /// How many more series that have ended are kept.
     room_for_ended: usize,
     family: Option<CurrentFamily>,
-    /// Those of the series that is visited.
     attributes: Vec<u8>,
     metric: MetricBuffer,
     part: MetricsPart,
@@ -196,7 +189,6 @@ struct RequestWriter<'a> {
     parts: Vec<MetricsPart>,
 }
 
-/// The family that is being visited.
 struct CurrentFamily {
     family: &'static Family,
     /// When its counters began, in Unix nanoseconds; 0 if unknown or meaningless.
@@ -209,7 +201,6 @@ struct CurrentFamily {
 struct MetricBuffer {
     points: Vec<u8>,
     count: usize,
-    /// One data point without its attributes.
     point: Vec<u8>,
 }
 
@@ -247,7 +238,7 @@ impl Sink for RequestWriter<'_> {
 }
 
 impl RequestWriter<'_> {
-    /// Tells which series of the family have no value any more, and completes its metric.
+    /// Reports the series of the family that have no value any more, and completes its metric.
     fn finish_family(&mut self) {
         let Some(mut current) = self.family.take() else { return };
         let now = self.snapshot.at.utc;
@@ -339,14 +330,12 @@ impl MetricBuffer {
     }
 }
 
-/// Appends a field that holds a message, which is given as encoded parts.
 fn append_message(out: &mut Vec<u8>, tag: u32, parts: &[&[u8]]) {
     encode_key(tag, WireType::LengthDelimited, out);
     encode_varint(parts.iter().map(|part| part.len() as u64).sum(), out);
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// Appends a `KeyValue` with a string, as field `tag`.
 fn append_attribute(out: &mut Vec<u8>, tag: u32, (key, value): (&str, &str)) {
     let field_len = |text: &str| 1 + length_delimiter_len(text.len()) + text.len();
     let any_value = field_len(value);

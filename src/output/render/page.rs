@@ -76,14 +76,12 @@ impl SharedDocument {
         Self { text, compressed: Arc::default() }
     }
 
-    /// The same as gzip.
     pub fn compressed(&self) -> Bytes {
         self.compressed.get_or_init(|| gzip(&self.text)).clone()
     }
 }
 
 impl PublishedSnapshot {
-    /// A snapshot whose pages are rendered by `cache`.
     pub fn new(snapshot: Arc<Snapshot>, cache: Arc<PageCache>) -> Self {
         Self {
             snapshot,

@@ -46,7 +46,6 @@ fn account(node: &SummaryNode) -> SummaryProblem {
     }
 }
 
-/// Use that nobody pays for, since nobody held the GPU.
 fn unheld(node: &SummaryNode) -> Option<SummaryProblem> {
     let (used, unheld) = (node.used_last_hour?, node.unheld_last_hour?);
     (unheld >= UNHELD_SECONDS && unheld > used * UNHELD_SHARE).then(|| SummaryProblem {
@@ -116,7 +115,7 @@ fn fatal_sxid(one: &SummarySxid) -> SummaryProblem {
     }
 }
 
-/// Claims of which each is charged for a part.
+/// Conflicting claims, each of them charged for a part.
 fn conflict(gpu: &SummaryGpu) -> Option<SummaryProblem> {
     (!gpu.conflicts.is_empty()).then(|| SummaryProblem {
         text: format!(

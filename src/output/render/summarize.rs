@@ -23,19 +23,14 @@ use crate::output::events::{Event, Party};
 
 pub const MOST_LISTED: usize = 50;
 
-/// What a summary is made of.
 pub struct SummarySource<'a> {
     pub snapshot: &'a Snapshot,
-    /// What the reader may see.
     pub visible: &'a VisibleAccount,
     pub history: &'a History,
-    /// The driver's release, while it is released.
     pub release: Option<Release>,
-    /// Why no account is kept, if none is.
     pub no_account: Option<String>,
 }
 
-/// The summary of a snapshot.
 pub fn summarize(source: &SummarySource<'_>) -> Summary {
     let view = View::new(source.snapshot, source.visible);
     let gpus: Vec<SummaryGpu> = (0..source.snapshot.roster.gpus.len())
@@ -126,7 +121,6 @@ pub fn report_history(snapshot: &Snapshot, visible: &VisibleAccount, history: &H
     }
 }
 
-/// A snapshot as a reader may see it.
 pub(super) struct View<'a> {
     snapshot: &'a Snapshot,
     /// Absent where everything is shown.
@@ -134,7 +128,6 @@ pub(super) struct View<'a> {
     workloads: BTreeMap<&'a str, &'a WorkloadEntry>,
 }
 
-/// A share of a slot of a GPU.
 struct HeldShare<'a> {
     position: usize,
     workload: &'a str,
@@ -142,7 +135,6 @@ struct HeldShare<'a> {
     /// Share of the whole GPU.
     share: f64,
     since: Utc,
-    /// Its price per hour, in nano-units.
     nano_per_hour: Option<i128>,
 }
 
@@ -243,7 +235,6 @@ impl<'a> View<'a> {
         })
     }
 
-    /// A workload's name for people.
     fn title(&self, workload: &str) -> String {
         self.workloads.get(workload).map_or_else(|| workload.to_owned(), |entry| title(entry))
     }
@@ -308,7 +299,7 @@ fn summarize_node(source: &SummarySource<'_>, view: &View<'_>, gpus: &[SummaryGp
     }
 }
 
-/// How long an SXID is shown: a reset of the switch, which ends it, is not told.
+/// How long an SXID is shown: the reset of the switch that ends it is not reported.
 const SXIDS_SHOWN: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 
 fn recent_sxids(snapshot: &Snapshot) -> Vec<SummarySxid> {
@@ -324,7 +315,6 @@ fn recent_sxids(snapshot: &Snapshot) -> Vec<SummarySxid> {
         .collect()
 }
 
-/// The state of the account, and why it is not ok.
 fn account_state(source: &SummarySource<'_>) -> (String, Option<String>) {
     let number = |family: AgentFamily| source.snapshot.agent_integer(family.name());
     let imbalance = number(AgentFamily::LedgerImbalance).filter(|imbalance| *imbalance != 0);
@@ -518,7 +508,6 @@ fn users(view: &View<'_>, position: usize) -> Vec<SummaryUser> {
     users
 }
 
-/// The workloads whose claims on a GPU do not fit together, and that the reader may see.
 fn conflicts(view: &View<'_>, position: usize) -> Vec<String> {
     let of_gpu = view.snapshot.conflicts.iter().filter(|conflict| conflict.gpu == position);
     let shown = of_gpu.flat_map(|conflict| &conflict.workloads).filter(|workload| view.shows(workload));
@@ -633,7 +622,6 @@ fn add<T: std::ops::Add<Output = T> + Copy>(sum: &mut Option<T>, value: Option<T
     };
 }
 
-/// Nano-units as decimal text.
 fn money(nano: i128) -> String {
     Decimal::of_nano(nano).to_string()
 }

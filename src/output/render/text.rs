@@ -14,12 +14,10 @@ use crate::model::Utc;
 use crate::model::catalogue::{Family, Kind, Level};
 use crate::model::snapshot::{Histogram, Snapshot};
 
-/// Renders the pages of one format.
 #[derive(Debug)]
 pub(super) struct TextRenderer {
     format: PageFormat,
     level: Level,
-    /// Whether pages say when counters began.
     has_created: bool,
     cache: LabelCache,
     /// The start times of a family, which text 0.0.4 prints after the family.
@@ -61,7 +59,6 @@ pub(super) fn with_room(length: usize) -> Vec<u8> {
     Vec::with_capacity(length + length / 32)
 }
 
-/// Writes one page while the snapshot is walked.
 struct PageWriter<'a> {
     snapshot: &'a Snapshot,
     page: &'a mut Vec<u8>,
@@ -140,7 +137,6 @@ pub(super) fn append<const N: usize>(out: &mut Vec<u8>, texts: [&str; N]) {
     texts.into_iter().for_each(|text| out.extend_from_slice(text.as_bytes()));
 }
 
-/// Writes the lines before a family's series, or before the start times of its series.
 fn write_head(out: &mut Vec<u8>, format: PageFormat, family: &Family, is_created: bool) {
     let is_open_metrics = format == PageFormat::OpenMetrics;
     // OpenMetrics names families without `_total`, escapes quotes in help, and says the unit that the name ends in.

@@ -21,18 +21,14 @@ use crate::model::{
     Fraction, HealthState, HolderId, MemoryKind, PodLabel, Price, Reading, UnattributedReason, Unit, Utc,
 };
 
-/// What receives the visits of a walk.
 pub trait Sink {
     /// A family begins; its series follow, if it has any.
     fn family(&mut self, family: &'static Family);
-    /// A series of the family that began last.
     fn sample(&mut self, sample: Sample<'_>);
 }
 
-/// One visit: a series and its value.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
-    /// Which series of the family.
     pub labels: Labels<'a>,
     /// Its value; absent ones are visited too.
     pub value: Option<Value<'a>>,
@@ -70,11 +66,9 @@ impl<'a> Labels<'a> {
 pub enum Value<'a> {
     /// An integer of the family's unit ([`crate::model::Unit::decimals`]).
     Number(i128),
-    /// Observations in buckets.
     Histogram(&'a Histogram),
 }
 
-/// The most labels a series can have.
 const MOST_LABELS: usize = 36;
 
 const _: () = {
@@ -85,7 +79,6 @@ const _: () = {
     }
 };
 
-/// Visits every series of the families that are exported at `level`.
 pub fn walk<S: Sink>(snapshot: &Snapshot, level: Level, sink: &mut S) {
     let mut agent = 0;
     for (family, first) in numbered_families() {
@@ -120,7 +113,6 @@ pub(super) const fn start(snapshot: &Snapshot, family: &Family) -> Option<Utc> {
     }
 }
 
-/// One family of one snapshot on its way into a sink.
 struct FamilyWalk<'a, S> {
     snapshot: &'a Snapshot,
     family: &'static Family,

@@ -52,13 +52,11 @@ pub async fn run(
     Ok(())
 }
 
-/// Returns when the agent stops.
 async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     // An error means that the sender is gone: stop as well.
     drop(shutdown.wait_for(|stop| *stop).await);
 }
 
-/// What all connections share.
 #[derive(Clone)]
 struct Server {
     site: Arc<Site>,
@@ -67,7 +65,6 @@ struct Server {
 }
 
 impl Server {
-    /// Accepts on one socket until the agent stops.
     async fn accept_all(
         self,
         names: MetricNames,

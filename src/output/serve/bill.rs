@@ -17,10 +17,8 @@ use crate::accounting::billing::BillRequest;
 use crate::config::decode_percent;
 use crate::runtime::clock::system_now;
 
-/// A request to the reader thread.
 #[derive(Debug)]
 pub struct BillJob {
-    /// What the client asked for, and what he may see.
     pub request: BillRequest,
     /// Whether the lines of the request are to be explained; otherwise the bill is wanted.
     pub is_explanation: bool,

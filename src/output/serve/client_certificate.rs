@@ -20,7 +20,6 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::config::ClientAuth;
 
-/// The conditions for a client's certificate.
 #[derive(Debug)]
 pub(super) struct ClientPolicy {
     is_mandatory: bool,
@@ -31,7 +30,6 @@ pub(super) struct ClientPolicy {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// The CAs that must have signed a client's certificate.
 #[derive(Debug)]
 struct Trust {
     /// Absent if no CA is configured; then every certificate is refused.
@@ -143,7 +141,6 @@ impl ClientCertVerifier for ClientPolicy {
     }
 }
 
-/// Whether the certificate is valid at this time.
 fn is_in_force(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
     let certificate = Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
     let validity = certificate.tbs_certificate.validity;

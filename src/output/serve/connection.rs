@@ -29,11 +29,9 @@ const LONGEST_HEADER_LIST: u32 = 16 * 1024;
 /// Simultaneous requests of an HTTP/2 client; a scraper sends one.
 const MOST_STREAMS: u32 = 4;
 
-/// Where a connection comes from, and by which listener.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) ends: Ends,
-    /// The names of the metrics at `/metrics` of that listener.
     pub(super) names: MetricNames,
 }
 
@@ -44,7 +42,6 @@ struct RequestContext {
     site: Arc<Site>,
 }
 
-/// Serves one connection until it ends.
 pub(super) async fn serve_connection(
     stream: BoxedStream,
     arrival: Arrival,

@@ -60,9 +60,7 @@ struct ActivityState {
     next_response: u64,
     /// When it was accepted, or when the last response was written.
     idle_since: Duration,
-    /// Whether it has sent no request yet.
     is_new: bool,
-    /// Whether it gave way to another.
     is_evicted: bool,
 }
 
@@ -131,7 +129,6 @@ impl Connections {
     }
 }
 
-/// The place of the connection for which that time is earliest.
 fn oldest(open: &[Arc<Activity>], since: impl Fn(&ActivityState) -> Option<Duration>) -> Option<usize> {
     let times = open.iter().enumerate().filter_map(|(place, one)| Some((since(&one.state.lock())?, place)));
     times.min().map(|(_, place)| place)
@@ -145,7 +142,6 @@ pub(super) struct OpenConnection {
 }
 
 impl OpenConnection {
-    /// Returns when the connection must be closed.
     pub(super) async fn must_close(&self, limits: &ServerLimits) {
         loop {
             let now = now();
@@ -176,7 +172,6 @@ impl Drop for OpenConnection {
 }
 
 impl Activity {
-    /// Records that a head is complete.
     pub(super) fn begin_response(self: &Arc<Self>) -> ResponseInProgress {
         let mut state = self.state.lock();
         let number = state.next_response;

@@ -23,7 +23,6 @@ pub struct LatestSnapshot {
 }
 
 impl LatestSnapshot {
-    /// Replaces the snapshot that readers get.
     pub fn publish(&self, snapshot: Arc<PublishedSnapshot>) {
         self.history.lock().record(&snapshot.snapshot);
         let before = self.latest.lock().replace(snapshot);
@@ -45,12 +44,10 @@ impl LatestSnapshot {
         &self.events
     }
 
-    /// Makes the next snapshots have processes.
     pub fn request_processes(&self) {
         self.with_processes.store(TICKS_WITH_PROCESSES, Ordering::Relaxed);
     }
 
-    /// Whether the next snapshot is to have processes.
     pub fn wants_processes(&self) -> bool {
         let count = |left: u32| left.checked_sub(1);
         self.with_processes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).is_ok()

@@ -32,7 +32,6 @@ const BACKLOG: i32 = 1024;
 /// The send buffer of a connection in bytes; the kernel doubles it for its bookkeeping.
 const SEND_BUFFER: usize = 128 * 1024;
 
-/// An address on which the server cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("listen {address}: {}", advice(.reason, .names.option(), .activated))]
 pub struct Error {
@@ -74,11 +73,9 @@ fn advice(reason: &io::Error, option: &str, activated: &[String]) -> String {
     }
 }
 
-/// The sockets of the configured addresses.
 #[derive(Debug, Default)]
 pub struct BoundListeners {
     pub listeners: Vec<Listener>,
-    /// Those that cannot be opened now.
     pub unbound: Vec<UnboundAddress>,
 }
 
@@ -106,7 +103,6 @@ pub fn bind(addresses: &[ListenAddress], names: MetricNames) -> Result<BoundList
     Ok(bound)
 }
 
-/// An address that could not be bound.
 #[derive(Debug)]
 pub struct UnboundAddress {
     pub error: Error,
@@ -150,7 +146,6 @@ impl UnboundAddress {
 pub struct MissingListeners(Mutex<BTreeMap<String, String>>);
 
 impl MissingListeners {
-    /// Adds an address that could not be bound.
     pub fn insert(&self, error: &Error) {
         self.0.lock().insert(error.address.to_string(), error.to_string());
     }
@@ -163,7 +158,6 @@ impl MissingListeners {
         self.0.lock().len()
     }
 
-    /// All reasons in one line, if there is any.
     pub fn reason(&self) -> Option<String> {
         let reasons: Vec<String> = self.0.lock().values().cloned().collect();
         (!reasons.is_empty()).then(|| format!("not ready: {}", reasons.join("; ")))
@@ -269,12 +263,10 @@ fn open(address: SocketAddr, dual: bool) -> rustix::io::Result<OwnedFd> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricNames {
     Native,
-    /// dcgm-exporter's.
     Dcgm,
 }
 
 impl MetricNames {
-    /// The option of the command line for addresses with these names.
     const fn option(self) -> &'static str {
         match self {
             Self::Native => "--listen",
@@ -283,7 +275,6 @@ impl MetricNames {
     }
 }
 
-/// A listening socket, and the names of the metrics there.
 #[derive(Debug)]
 pub struct Listener {
     socket: ListeningSocket,
@@ -297,7 +288,6 @@ enum ListeningSocket {
 }
 
 impl Listener {
-    /// Its address as in the configuration.
     pub fn address(&self) -> String {
         match &self.socket {
             ListeningSocket::Tcp(listener) => {
@@ -328,7 +318,6 @@ impl Listener {
         Some(format!("{scheme}://{address}"))
     }
 
-    /// Its address and port, if it has them.
     pub fn socket_address(&self) -> Option<SocketAddr> {
         match &self.socket {
             ListeningSocket::Tcp(listener) => listener.local_addr().ok(),
@@ -336,7 +325,6 @@ impl Listener {
         }
     }
 
-    /// The same socket for the I/O thread.
     pub(super) fn into_async(self) -> io::Result<AsyncListener> {
         Ok(match self.socket {
             ListeningSocket::Tcp(listener) => {
@@ -351,13 +339,11 @@ impl Listener {
     }
 }
 
-/// A socket on which connections are accepted.
 pub(super) enum AsyncListener {
     Tcp(tokio::net::TcpListener),
     Unix(tokio::net::UnixListener),
 }
 
-/// An accepted TCP connection, or one of a socket in the file system.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl Stream for tokio::net::TcpStream {}
 impl Stream for tokio::net::UnixStream {}
@@ -382,7 +368,6 @@ impl AsyncListener {
 }
 
 impl Ends {
-    /// The IP address of the client.
     pub(super) const fn peer(self) -> IpAddr {
         match self {
             Self::Tcp { peer, .. } => peer.ip(),

@@ -11,7 +11,6 @@ use crate::output::render::{
     self, PublishedSnapshot, SharedDocument, SummarySource, list_processes, report_history, to_json,
 };
 
-/// What people want to know of the node at a glance.
 pub(super) fn summary(call: &Call<'_>) -> PageResponse {
     without_parameters(call, |published| {
         to_json(&render::summarize(&SummarySource {
@@ -24,14 +23,12 @@ pub(super) fn summary(call: &Call<'_>) -> PageResponse {
     })
 }
 
-/// The last ten minutes of each GPU.
 pub(super) fn history(call: &Call<'_>) -> PageResponse {
     without_parameters(call, |published| {
         to_json(&report_history(&published.snapshot, &call.visible, &call.site.status.pages.history()))
     })
 }
 
-/// The largest processes, of all GPUs or of one.
 pub(super) fn processes(call: &Call<'_>) -> PageResponse {
     match parse_gpu(call.query) {
         Ok(uuid) => document(call, |published| {
@@ -48,7 +45,6 @@ fn without_parameters(call: &Call<'_>, make: impl FnOnce(&PublishedSnapshot) -> 
     }
 }
 
-/// The response with a document of the latest snapshot.
 fn document(call: &Call<'_>, make: impl FnOnce(&PublishedSnapshot) -> Vec<u8>) -> PageResponse {
     let Call { path, visible, .. } = call;
     let pages = &call.site.status.pages;
@@ -64,7 +60,6 @@ fn document(call: &Call<'_>, make: impl FnOnce(&PublishedSnapshot) -> Vec<u8>) -
     shared_response(call.headers, &document, JSON, tag)
 }
 
-/// The UUID in a query.
 fn parse_gpu(query: Option<&str>) -> Result<Option<String>, String> {
     match query.unwrap_or_default().split_once('=') {
         None if query.is_none_or(str::is_empty) => Ok(None),

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::model::Nanoseconds;
 
-/// The time of the last tick, and the clock that gives its age.
 pub struct Liveness {
     last_tick: AtomicU64,
     now: Box<dyn Fn() -> Nanoseconds + Send + Sync>,
@@ -22,17 +21,14 @@ impl Liveness {
         Self { last_tick, now: Box::new(now) }
     }
 
-    /// Records a tick at this moment.
     pub fn record_tick(&self) {
         self.last_tick.store((self.now)().0, Ordering::Relaxed);
     }
 
-    /// Time since the last tick.
     pub fn since_last_tick(&self) -> Nanoseconds {
         Nanoseconds((self.now)().0.saturating_sub(self.last_tick.load(Ordering::Relaxed)))
     }
 
-    /// Whether the last tick is recent.
     pub fn is_alive(&self) -> bool {
         self.since_last_tick() < Self::TIMEOUT
     }

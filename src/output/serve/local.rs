@@ -12,17 +12,15 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::response::Refusal;
 
-/// The two ends of a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum Ends {
     Tcp {
         peer: SocketAddr,
-        /// The address on which the connection was accepted.
         local: SocketAddr,
     },
     /// A Unix socket, which only processes of this host can open, and browsers cannot.
     Unix {
-        /// The client's user id, if the kernel tells it.
+        /// The client's user id, if the kernel reports it.
         uid: Option<u32>,
     },
 }
@@ -30,7 +28,6 @@ pub enum Ends {
 /// A request to the thread that finds whose connections on loopback are.
 pub struct OwnerRequest {
     pub peer: SocketAddr,
-    /// The address on which the connection was accepted.
     pub local: SocketAddr,
     /// Receives the client's user id, if it is found; closed when nothing waits for it any more.
     pub reply: oneshot::Sender<Option<u32>>,
@@ -53,7 +50,6 @@ impl Ends {
     }
 }
 
-/// Headers that a proxy adds.
 const OF_PROXIES: [&str; 5] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"];
 
 /// Whether a request is from this host, or why not.

@@ -48,11 +48,9 @@ use crate::model::{Nanoseconds, Release, VisibleAccount};
 /// What the agent says of itself to everybody who asks: the tick loop and other threads write it, the server reads it.
 pub struct AgentStatus {
     pub pages: LatestSnapshot,
-    /// When the tick loop last ran.
     pub liveness: Liveness,
     /// Why no account is kept, if none is, in one line.
     pub no_account: Mutex<Option<String>>,
-    /// The addresses on which the server does not listen yet.
     pub missing: MissingListeners,
     pub requests: Requests,
 }
@@ -92,33 +90,25 @@ impl AgentStatus {
     }
 }
 
-/// The error before the first snapshot.
 pub const NO_SNAPSHOT: &str = "there is no snapshot yet; try again in a second";
 
 /// What a user of this host may see, by his id, while no users are configured; none while his name is not known.
 pub type LocalReader = Box<dyn Fn(u32) -> Option<VisibleAccount> + Send + Sync>;
 
-/// What the server serves, and its limits.
 pub struct Site {
-    /// What the agent says of itself.
     pub status: Arc<AgentStatus>,
-    /// The release of the driver, while it is released.
     pub release: Box<dyn Fn() -> Option<Release> + Send + Sync>,
     pub page: LivePage,
-    /// The queue of the thread that finds whose connections on loopback are.
     pub owners: mpsc::Sender<OwnerRequest>,
-    /// Tells what a user of this host may see; it never waits.
+    /// Returns what a user of this host may see; it never waits.
     pub local_reader: LocalReader,
-    /// The queue of the thread that reads the ledger.
     pub bills: mpsc::Sender<BillJob>,
     /// The time zone of bills whose request names none.
     pub zone: TimeZone,
     pub access: Arc<Access>,
-    /// Limits on time and connections.
     pub limits: ServerLimits,
 }
 
-/// Limits on time and number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
     /// From a connection's start to the end of its first request's head.

@@ -26,7 +26,6 @@ all connections are busy; try again soon\n";
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const MOST_DRAINED_BYTES: u64 = 64 * 1024;
 
-/// Sends the response to refused connections.
 #[derive(Clone, Debug)]
 pub(super) struct OverloadResponse {
     /// Permits for connections whose peers may still read the response.
@@ -57,7 +56,6 @@ impl OverloadResponse {
         was_refused
     }
 
-    /// Sends status 503 and closes.
     pub(super) async fn refuse(self, mut stream: BoxedStream) {
         if write(&mut stream).await
             && let Ok(_permit) = self.closing.try_acquire()

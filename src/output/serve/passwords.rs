@@ -22,7 +22,6 @@ use tokio::time::timeout;
 use super::response::Refusal;
 use super::security::Security;
 
-/// A request to the thread that verifies passwords.
 pub struct VerifyRequest {
     pub hash: String,
     pub password: Vec<u8>,
@@ -32,7 +31,7 @@ pub struct VerifyRequest {
     _place: QueuePlace,
 }
 
-/// A place in the queue, its peer's until it is dropped.
+/// A place in the queue, which its peer occupies until this is dropped.
 #[derive(Debug)]
 pub(super) struct QueuePlace {
     peer: PasswordPeer,
@@ -42,7 +41,7 @@ pub(super) struct QueuePlace {
 /// The network of a peer; absent for all processes of this host, which are one peer.
 type PasswordPeer = Option<IpAddr>;
 
-/// Whose the passwords in the queue are, and that which is being verified.
+/// The peers of the passwords in the queue and of the one that is being verified.
 type TakenPlaces = Arc<Mutex<Vec<PasswordPeer>>>;
 
 impl Drop for QueuePlace {
@@ -60,7 +59,6 @@ const MOST_OF_PEER: usize = 2;
 
 const MOST_WRONG: usize = 64;
 
-/// How long a request waits for its password to be verified.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(8);
 
 type Digest = [u8; 32];
@@ -83,7 +81,6 @@ struct KnownPasswords {
 const BUSY: Refusal = Refusal::Busy("too many passwords are being verified; try again soon");
 
 impl Passwords {
-    /// Passwords are verified by the receiver of these requests.
     pub fn new(requests: mpsc::Sender<VerifyRequest>) -> Self {
         let mut secret = Digest::default();
         // It does not fail on Linux; without the secret, verification still works.
@@ -182,7 +179,6 @@ fn network(peer: IpAddr) -> PasswordPeer {
     }
 }
 
-/// User and password of basic authentication.
 fn credentials(headers: &HeaderMap) -> Option<(String, Vec<u8>)> {
     let text = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, encoded) = text.split_once(' ')?;

@@ -8,11 +8,9 @@ use hyper::header::{
 };
 use hyper::{Response, StatusCode};
 
-/// A response whose body is shared with its page cache.
 pub(super) type PageResponse = Response<Bytes>;
 
 const TEXT: &str = "text/plain; charset=utf-8";
-/// The content type of the API.
 pub(super) const JSON: &str = "application/json";
 
 pub(super) fn respond_with(status: StatusCode, content_type: &'static str, body: Bytes) -> PageResponse {
@@ -63,7 +61,6 @@ pub(super) fn busy(path: &str, line: &str) -> PageResponse {
     with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
 }
 
-/// The same response with one more header.
 pub(super) fn with(mut response: PageResponse, name: HeaderName, value: &'static str) -> PageResponse {
     response.headers_mut().insert(name, HeaderValue::from_static(value));
     response
@@ -72,7 +69,6 @@ pub(super) fn with(mut response: PageResponse, name: HeaderName, value: &'static
 /// Every status that the server uses; all are exported from 0 on, so that a first error is an increase.
 const CODES: [u16; 15] = [200, 304, 400, 401, 403, 404, 405, 408, 413, 414, 429, 431, 500, 503, 504];
 
-/// The number of responses since the start, by status.
 #[derive(Debug, Default)]
 pub struct Requests {
     counts: [AtomicU64; CODES.len()],
@@ -86,7 +82,6 @@ impl Requests {
         }
     }
 
-    /// The number of responses by status, ascending.
     pub fn by_code(&self) -> impl Iterator<Item = (u16, u64)> {
         CODES.into_iter().zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
     }

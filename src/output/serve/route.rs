@@ -43,7 +43,6 @@ enum Audience {
     Reader,
 }
 
-/// How a request is answered.
 #[derive(Clone, Copy)]
 enum Answer {
     AtOnce(fn(&Call<'_>) -> PageResponse),
@@ -53,14 +52,11 @@ enum Answer {
     },
 }
 
-/// A request that its client may send.
 pub(super) struct Call<'a> {
     pub(super) path: &'a str,
     pub(super) query: Option<&'a str>,
     pub(super) headers: &'a HeaderMap,
-    /// The names of the metrics at `/metrics`.
     names: MetricNames,
-    /// What its reader may see.
     pub(super) visible: VisibleAccount,
     pub(super) site: &'a Site,
 }
@@ -105,7 +101,6 @@ impl Route {
     }
 }
 
-/// The response to a request, with the configured headers.
 pub(super) async fn reply_to<B: Body>(request: &Request<B>, arrival: Arrival, site: &Site) -> PageResponse {
     let security = site.access.current();
     let mut response = authenticate(request, arrival, site, &security).await;
@@ -135,7 +130,7 @@ async fn authenticate<B: Body>(
     }
 }
 
-/// How often the name of a client's user is asked for while it is being looked up, and how long it is waited in between.
+/// How often the name of a client's user is asked for during its lookup, and the wait between two tries.
 const NAME_TRIES: u32 = 40;
 const NAME_WAIT: Duration = Duration::from_millis(100);
 

@@ -16,12 +16,10 @@ use crate::model::{Nanoseconds, VisibleAccount};
 use crate::runtime::clock::system_now;
 use crate::runtime::http;
 
-/// TLS, users, headers and a rate limit.
 #[derive(Default)]
 pub struct Security {
     pub(super) tls: Option<TlsAcceptor>,
     client_auth: ClientAuth,
-    /// Whether a client's certificate must have one of some names.
     checks_names: bool,
     headers: Vec<(HeaderName, HeaderValue)>,
     /// The bcrypt hash of each user's password.
@@ -54,7 +52,6 @@ impl Security {
         })
     }
 
-    /// Whether pages are served over TLS.
     pub const fn has_tls(&self) -> bool {
         self.tls.is_some()
     }
@@ -82,7 +79,6 @@ impl Security {
         self.users.len()
     }
 
-    /// Whether the rate limit allows one more request.
     pub(super) fn allows_request(&self) -> bool {
         self.bucket.as_ref().is_none_or(|bucket| bucket.allow(system_now().boottime))
     }
@@ -94,7 +90,6 @@ impl Security {
         }
     }
 
-    /// What this configured user may read.
     pub(super) fn visible_to(&self, user: &str) -> VisibleAccount {
         let tenants = self.tenants.get(user).cloned().unwrap_or_default();
         if self.tenants.is_empty() || tenants.iter().any(|tenant| tenant == "*") {
@@ -126,14 +121,12 @@ fn read_hash(user: &str, hash: &Credential) -> Result<String, String> {
 /// Shortest time between two log lines about failed handshakes, which any client can cause.
 const LOG_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 
-/// Failed TLS handshakes that have not been logged.
 #[derive(Default)]
 struct FailedHandshakes {
     last_logged: Option<Nanoseconds>,
     count: u64,
 }
 
-/// The current settings, and the passwords verified under them.
 pub struct Access {
     in_force: Mutex<Arc<Security>>,
     failed_handshakes: Mutex<FailedHandshakes>,

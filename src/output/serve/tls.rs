@@ -43,7 +43,6 @@ pub(super) fn acceptor(settings: &WebTlsConfig, http2: bool) -> Result<TlsAccept
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// The name of HTTP/2 in ALPN.
 pub(super) const HTTP2: &[u8] = b"h2";
 
 fn versions(settings: &WebTlsConfig) -> Vec<&'static SupportedProtocolVersion> {

@@ -22,10 +22,8 @@ use crate::model::{Nanoseconds, Stamp, Utc};
 /// How often a wait reads a page again, in real time.
 const PAGE_POLL: Duration = Duration::from_millis(5);
 
-/// Tells the time and waits for it.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The system's boot clock and UTC.
     System,
     Page(Arc<ClockPage>),
 }
@@ -99,7 +97,6 @@ pub fn next_multiple(now: Nanoseconds, interval: Nanoseconds) -> Nanoseconds {
     Nanoseconds((now.0 / interval.0 + 1) * interval.0)
 }
 
-/// The processor time of all threads of this process.
 pub fn processor_time() -> Nanoseconds {
     Nanoseconds(nanoseconds(clock_gettime(ClockId::ProcessCPUTime)))
 }

@@ -23,13 +23,10 @@ const MILLION: u128 = REAL_TIME as u128;
 /// The speed of real time, in millionths.
 pub const REAL_TIME: u64 = 1_000_000;
 
-/// A clock page that cannot be used.
 #[derive(Debug, Error)]
 pub enum PageError {
-    /// The file cannot be opened, read or written.
     #[error("clock page {path}: {source}")]
     File { path: PathBuf, source: io::Error },
-    /// The file holds something else.
     #[error("clock page {path}: not a clock page; remove it, or start the demo with --fresh")]
     Foreign { path: PathBuf },
 }
@@ -50,17 +47,14 @@ pub struct PageState {
     pub boottime: Nanoseconds,
 }
 
-/// A moment in the time of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageMoment {
     /// What the host's boot clock showed.
     pub host: Nanoseconds,
-    /// Elapsed time of the page then.
     pub elapsed: Nanoseconds,
 }
 
 impl PageState {
-    /// Time that stands still at `elapsed`.
     pub fn held_at(elapsed: Nanoseconds, utc: Utc, boottime: Nanoseconds) -> Self {
         Self { held: true, origin: Nanoseconds(0), elapsed, speed: REAL_TIME, utc, boottime }
     }
@@ -76,7 +70,6 @@ impl PageState {
         Self { held: false, origin: host, elapsed: away.elapsed_at(host), speed, ..self }
     }
 
-    /// Elapsed time when the host's boot clock shows `host`.
     pub fn elapsed_at(&self, host: Nanoseconds) -> Nanoseconds {
         if self.held {
             return self.elapsed;
@@ -126,7 +119,6 @@ impl ClockPage {
         *last
     }
 
-    /// Writes another state.
     pub fn set(&self, state: PageState) -> Result<(), PageError> {
         let wrap = |source| PageError::File { path: self.path.clone(), source };
         let sequence = read(&self.file).map_or(0, |(sequence, _)| sequence);

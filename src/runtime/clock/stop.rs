@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// A stop signal that ends the waits of all threads.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     called: Arc<AtomicBool>,
-    /// The signals that this one is a part of.
     parents: Vec<Arc<AtomicBool>>,
     /// Shared by all of them, so that a wait for a part also ends with the whole.
     changed: Arc<(Mutex<()>, Condvar)>,
@@ -23,7 +21,6 @@ impl Stop {
         Self { called: Arc::default(), parents: above, changed: Arc::clone(&self.changed) }
     }
 
-    /// Stops everything that waits for this signal or a part of it.
     pub fn call(&self) {
         let _guard = self.changed.0.lock();
         self.called.store(true, Ordering::SeqCst);
@@ -34,7 +31,6 @@ impl Stop {
         self.called.load(Ordering::SeqCst) || self.parents.iter().any(|above| above.load(Ordering::SeqCst))
     }
 
-    /// Waits for the call without a time limit.
     pub fn wait_for_call(&self) {
         while !self.wait(Duration::from_secs(3_600)) {}
     }

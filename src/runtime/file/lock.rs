@@ -6,7 +6,6 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Read};
 use std::time::Duration;
 
-/// How often a lock is tried while it is waited for.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// Locks a file, and waits for that at most `patience`, since [`is_locked`] holds a lock for a moment; false where another

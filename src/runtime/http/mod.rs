@@ -13,7 +13,6 @@ use tokio::task::JoinSet;
 
 pub use tls::{Pem, client_config, read_file};
 
-/// The value of the `User-Agent` header.
 pub const USER_AGENT: &str = concat!("gpumeter/", env!("CARGO_PKG_VERSION"));
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -19,7 +19,6 @@ const CA_VARIABLE: &str = "SSL_CERT_FILE";
 
 /// Certificates or a key, not yet parsed.
 pub struct Pem {
-    /// The name in error messages.
     name: String,
     text: Vec<u8>,
 }
@@ -32,7 +31,6 @@ impl fmt::Debug for Pem {
 }
 
 impl Pem {
-    /// A text that error messages call `name`.
     pub fn new(name: &str, text: Vec<u8>) -> Self {
         Self { name: name.to_owned(), text }
     }

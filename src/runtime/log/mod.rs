@@ -17,7 +17,6 @@ use tracing_subscriber::fmt::format::{self, Writer};
 use crate::model::printable;
 use crate::runtime::thread::{self, Thread};
 
-/// The most bytes in the buffer.
 const MOST_BYTES: usize = 256 * 1024;
 
 /// The log while the program runs; dropping it waits until the buffer is written, with a limit.
@@ -122,7 +121,6 @@ pub fn printable_fields() -> impl for<'writer> FormatFields<'writer> + 'static {
     format::debug_fn(field).delimited(" ")
 }
 
-/// Writes lines until the end.
 fn write_lines(lines: &Lines, output: &mut impl Write) {
     while let Some((bytes, lost)) = lines.take() {
         // The agent also runs with a closed standard error.

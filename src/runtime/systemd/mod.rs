@@ -14,10 +14,8 @@ use sd_notify::NotifyState;
 
 use crate::model::Nanoseconds;
 
-/// How long to wait for room in the socket.
 const SEND_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Notifies the service manager, if there is one.
 pub(crate) fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = send(states, Some(SEND_TIMEOUT)) {
         tracing::warn!(%error, "systemd cannot be notified");
@@ -62,7 +60,6 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// The watchdog with the limit of systemd.
     pub(crate) fn from_environment() -> Self {
         Self::within(sd_notify::watchdog_enabled())
     }

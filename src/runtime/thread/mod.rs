@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use crate::runtime::clock::Stop;
 
-/// A thread could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error("starting the {thread} thread: {source}")]
 pub struct Error {
@@ -35,7 +34,6 @@ impl VitalThreads {
         Self { stop, first_failure: Arc::default() }
     }
 
-    /// The name of the first vital thread that ended too early.
     pub(crate) fn first_failure(&self) -> Option<&'static str> {
         self.first_failure.get().copied()
     }
@@ -93,7 +91,6 @@ impl Thread {
         let _ = self.handle.join();
     }
 
-    /// Whether its body ended within that time.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
         !matches!(self.done.recv_timeout(timeout), Err(mpsc::RecvTimeoutError::Timeout))
     }

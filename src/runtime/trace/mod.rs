@@ -20,7 +20,6 @@ use opentelemetry_sdk::trace::{ParentBasedSampler, Sampler, SdkTracer, SdkTracer
 use crate::model::Nanoseconds;
 use crate::runtime::clock::system_now;
 
-/// What makes spans; absent while they are off.
 static TRACING: OnceLock<(SdkTracerProvider, SdkTracer)> = OnceLock::new();
 
 /// Makes spans of that share of all traces, in millionths, and gives the requests with them to the client.
@@ -68,14 +67,12 @@ impl ActiveSpan {
         }
     }
 
-    /// Marks it as failed, with the reason.
     pub(crate) fn fail(&mut self, reason: String) {
         if let Some(span) = &mut self.0 {
             span.set_status(Status::error(reason));
         }
     }
 
-    /// What makes another span its child.
     pub(crate) fn context(&self) -> SpanContext {
         self.0.as_ref().map_or(SpanContext::NONE, |span| span.span_context().clone())
     }
@@ -85,13 +82,11 @@ pub(crate) fn begin(name: &'static str) -> ActiveSpan {
     begin_child(name, &SpanContext::NONE)
 }
 
-/// Begins a span that another one caused.
 pub(crate) fn begin_child(name: &'static str, cause: &SpanContext) -> ActiveSpan {
     let parent = || Context::new().with_remote_span_context(cause.clone());
     ActiveSpan(TRACING.get().map(|(_, tracer)| tracer.start_with_context(name, &parent())))
 }
 
-/// Begins the span of a resolver's round.
 pub(crate) fn begin_round(resolver: &'static str) -> ActiveSpan {
     let mut span = begin("resolver.round");
     span.set("resolver", resolver);

@@ -7,20 +7,16 @@ use super::rows::{FocusRow, RowKind};
 use crate::accounting::billing::{BillLine, EXAMPLE};
 use crate::model::{Decimal, HolderId, RESERVED, Utc};
 
-/// The version of FOCUS, for the metadata of files.
 pub const FOCUS_VERSION: &str = "1.3";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FocusType {
-    /// Text, also JSON.
     Text,
-    /// A time in UTC.
     Time,
-    /// A decimal with that many digits, of which the second number are decimal places.
+    /// A decimal: the number of all digits, and how many of them are decimal places.
     Decimal(u8, u8),
 }
 
-/// What a row has in a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FocusValue {
     Null,
@@ -210,13 +206,11 @@ fn consumed_quantity(row: &FocusRow<'_>) -> FocusValue {
     }
 }
 
-/// The name of the pod, job, container, VM or unit.
 fn workload_name(line: &BillLine) -> Option<&str> {
     let names = ["k8s_pod_name", "slurm_job_id", "container_name", "vm_name", "systemd_unit"];
     names.into_iter().find_map(|name| line.labels.get(name).map(String::as_str))
 }
 
-/// The cluster, the node and the UUID, as far as they are known.
 fn resource_id(row: &FocusRow<'_>) -> String {
     let names = [row.cluster.unwrap_or_default(), row.node, &*row.gpu.uuid];
     names.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join("/")
@@ -262,7 +256,6 @@ fn sku_price_details(row: &FocusRow<'_>) -> FocusValue {
     }
 }
 
-/// What is known of the node, under a prefix of ours.
 fn tags(row: &FocusRow<'_>) -> FocusValue {
     let known = [("gpumeter/node", Some(row.node)), ("gpumeter/cluster", row.cluster)];
     let known = known.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));

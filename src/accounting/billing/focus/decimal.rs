@@ -3,12 +3,11 @@
 use crate::accounting::billing::{ExactMoney, MoneyOverflow};
 use crate::model::largest_remainder;
 
-/// The decimal places of quantities: hours, of which a nanosecond has 2.5 / 9 of 10^-12, and kilowatt-hours.
+/// The decimal places of quantities: of hours, where a nanosecond is 2.5 / 9 of 10^-12, and of kilowatt-hours.
 pub(super) const QUANTITY_SCALE: u8 = 13;
 
 pub(super) const PRICE_SCALE: u8 = 9;
 
-/// The decimal places of costs: those of a price and a quantity.
 pub(super) const COST_SCALE: u8 = PRICE_SCALE + QUANTITY_SCALE;
 
 /// Nanoseconds in hours, microjoules in kilowatt-hours, and parts of a nano-unit in money: each time this is the number of

@@ -15,13 +15,11 @@ use crate::model::{Decimal, GpuId, HolderId, MINUTE, Utc};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowKind {
     Time,
-    /// Energy that has a price of its own.
     Energy,
     /// What terms take off or add, what prices of MIG instances differ by, and what quantities were rounded by.
     Adjustment,
 }
 
-/// A row of FOCUS. Its columns are those of [`COLUMNS`](super::COLUMNS).
 #[derive(Clone, Debug)]
 pub struct FocusRow<'a> {
     pub bill: &'a Bill,
@@ -33,7 +31,6 @@ pub struct FocusRow<'a> {
     pub cluster: Option<&'a str>,
     /// The line of the bill; none for what quantities were rounded by.
     pub line: Option<&'a BillLine>,
-    /// The local date.
     pub day: &'a str,
     pub kind: RowKind,
     /// The rate that prices it; none where no rate was in force, and for adjustments.
@@ -55,7 +52,6 @@ pub struct FocusRow<'a> {
     pub ratio: Option<Decimal>,
 }
 
-/// A bill that FOCUS cannot express.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FocusError {
     #[error("no price was in force, and FOCUS is about money; configure prices.rates")]
@@ -64,33 +60,23 @@ pub enum FocusError {
     #[error("FOCUS wants a national currency as in ISO 4217, such as EUR, and prices.currency is {0:?}")]
     Currency(String),
     #[error("FOCUS needs {what}; set {key} in the agent's configuration, or give {option}")]
-    Missing {
-        what: &'static str,
-        /// The configuration key.
-        key: &'static str,
-        /// The option of the command line.
-        option: &'static str,
-    },
+    Missing { what: &'static str, key: &'static str, option: &'static str },
     #[error("the bill is not by day")]
     NotByDay,
-    /// The time zone of the bill is unknown here.
     #[error("{0:?} is no time zone that this machine knows; give --time-zone")]
     Zone(String),
     /// The time zone is an offset, which may have been another one in other months.
     #[error("the time zone has no name, in which months and days begin; give --time-zone")]
     NamelessZone,
-    /// A date that is none.
+    /// A day that is not a valid date.
     #[error("{0:?} is not a date in the bill's time zone")]
     Day(String),
-    /// A sum is too large.
     #[error(transparent)]
     Overflow(#[from] MoneyOverflow),
-    /// A price is too large for the format.
     #[error("a price of {0} units of the currency is too large for FOCUS; give prices in a larger unit")]
     Price(i64),
 }
 
-/// The decimal places of ratios.
 const RATIO_SCALE: u8 = 12;
 
 /// The largest price in nano-units: one of 18 digits, so that databases multiply it by a quantity exactly.
@@ -154,7 +140,6 @@ fn zone_of(name: &str) -> Result<TimeZone, FocusError> {
     TimeZone::get(name).map_err(|_| FocusError::Zone(name.to_owned()))
 }
 
-/// A local day and the month that contains it.
 struct DayBounds<'a> {
     name: &'a str,
     day: [Utc; 2],
@@ -173,7 +158,6 @@ impl<'a> DayBounds<'a> {
     }
 }
 
-/// The lines of a GPU on a day.
 struct DayDraft<'a> {
     bill: &'a Bill,
     gpu: &'a GpuId,
@@ -189,7 +173,6 @@ struct UnitPrices {
     charged: i64,
 }
 
-/// A row without quantity and cost, and what these follow from.
 struct FocusUsage<'a> {
     row: FocusRow<'a>,
     prices: UnitPrices,
@@ -261,7 +244,6 @@ impl<'a> DayDraft<'a> {
         self.bill.rates.iter().find(|rate| Some(rate.id) == id)
     }
 
-    /// The prices of a GPU-hour of a line.
     fn time_prices(&self, line: &BillLine, rate: Option<&BillRate>) -> Result<UnitPrices, FocusError> {
         let list = match rate {
             None => 0,
@@ -305,7 +287,6 @@ impl<'a> DayDraft<'a> {
         }
     }
 
-    /// The part of the day in which the bill, the rate and the terms of a line hold.
     fn period(&self, line: &BillLine, rate: Option<&BillRate>) -> [Utc; 2] {
         let [begin, end] = self.whole_period();
         let terms = self.bill.terms.iter().find(|terms| Some(terms.id) == line.rates.terms);
@@ -324,7 +305,6 @@ impl<'a> DayDraft<'a> {
         }
     }
 
-    /// The part of the day in which the bill has an account of the GPU.
     fn whole_period(&self) -> [Utc; 2] {
         let [begin, end] = self.day.day;
         let (begin, end) = (begin.max(self.bill.from), end.min(self.bill.to));
@@ -349,13 +329,11 @@ fn is_adjustment(line: &BillLine) -> bool {
     [HolderId::TERMS, HolderId::RATE_VARIANCE].contains(&&*line.tenant)
 }
 
-/// A price that FOCUS can express.
 fn nano(nano: i64) -> Result<i64, FocusError> {
     if nano > LARGEST_PRICE { Err(FocusError::Price(nano / 1_000_000_000)) } else { Ok(nano) }
 }
 
 impl<'a> FocusUsage<'a> {
-    /// The row with this quantity and what it costs.
     fn with_quantity(self, quantity: i128) -> Result<FocusRow<'a>, FocusError> {
         let UnitPrices { list, charged } = self.prices;
         let price = |nano: i64| Decimal { units: nano.into(), scale: PRICE_SCALE };
@@ -374,7 +352,6 @@ impl<'a> FocusUsage<'a> {
     }
 }
 
-/// Sets the ratios of the rows of each kind and period.
 fn set_ratios(rows: &mut [FocusRow<'_>]) {
     let mut origins: BTreeMap<(RowKind, [Utc; 2]), Vec<usize>> = BTreeMap::new();
     for (place, row) in rows.iter().enumerate() {

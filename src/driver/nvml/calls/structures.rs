@@ -74,7 +74,6 @@ pub(super) fn banks(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     Ok(CallValues::of_words([banks.max, banks.high, banks.partial, banks.low, banks.none]))
 }
 
-/// The state of a GPU in its NVLink fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FabricState {
     state: u32,

@@ -237,7 +237,7 @@ fn under_presence_memory_that_keeps_changing_costs_what_the_stretch_allows() {
     assert!((8..=59_usize.div_ceil(8) + 4).contains(&reads), "{reads}");
 }
 
-/// Where samples cannot tell who works: which of these ticks took a compute list.
+/// Which of these ticks read the compute list, where samples do not show who works.
 fn without_samples(stretch: u32, seconds: &[(u64, u64)]) -> Vec<bool> {
     let (mut schedule, known) = (after_lists(1), known(&[7, 8], &[]));
     schedule.stretch(stretch);

@@ -20,14 +20,11 @@ const MOST_CALLS_OF_INSTANCE: usize = 3;
 /// Process readings of a tick other than the lists.
 pub(super) struct ProcessReads {
     pub(super) samples: Result<Vec<ProcessSample>, Absence>,
-    /// Whether it is known that no process was there in this tick.
     pub(super) known_empty: bool,
-    /// Whether the driver reported that an instance no longer exists.
     pub(super) instance_missing: bool,
 }
 
 impl Sampler {
-    /// Reads memory, utilization samples and lists, each if the schedule selects it.
     pub(super) fn read_processes(&mut self, plan: &Plan, tiers: &DueTiers, begun: Stamp) -> ProcessReads {
         let state = TickState {
             begun,
@@ -106,7 +103,6 @@ impl Sampler {
         own.map(|(frame, _)| bytes(frame.readings[InstanceValue::MemoryUsed as usize])).collect()
     }
 
-    /// How many more calls a fast tick may make.
     fn room(&self, plan: &Plan) -> usize {
         let most = MOST_CALLS + MOST_CALLS_OF_INSTANCE * plan.instances.len();
         most.saturating_sub(self.api.calls_made())

@@ -9,7 +9,6 @@ use crate::model::Utc;
 use crate::model::catalogue::{Alias, Family, HARDWARE, Kind, MEMORY_UTILIZATION, Profile, STATUS};
 use crate::model::snapshot::Snapshot;
 
-/// Passes a walk on with those names.
 pub(super) struct HardwareNames<'a, S> {
     sink: &'a mut S,
     snapshot: &'a Snapshot,
@@ -73,7 +72,6 @@ impl<S: Sink> Sink for HardwareNames<'_, S> {
 }
 
 impl HardwareSeries {
-    /// The used share of a memory, for a series of its use.
     fn utilization(&self, all: &[Self]) -> Option<Self> {
         let is_limit = |one: &&Self| one.metric == "hw.gpu.memory.limit" && one.labels == self.labels;
         let limit = (self.metric == "hw.gpu.memory.usage").then(|| all.iter().find(is_limit))??;
@@ -91,7 +89,6 @@ pub(super) fn hardware_unit(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The other name of a series.
 fn alias(family: &'static Family, labels: Labels<'_>) -> Option<&'static Alias> {
     let selects = |alias: &&Alias| {
         let has = |wanted: &(&str, &str)| labels.pairs().any(|own| own == *wanted);

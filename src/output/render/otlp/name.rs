@@ -52,7 +52,6 @@ mod tests {
         ("NoTranslation", |family| native_name(family)),
     ];
 
-    /// The word that Prometheus appends for the unit.
     fn unit_word(family: &Family) -> &'static str {
         match native_unit(family.unit) {
             "s" => "seconds",
