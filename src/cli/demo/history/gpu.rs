@@ -277,7 +277,7 @@ fn past_use(node: &NodeContext<'_>, ActiveRun { run, place, activity }: ActiveRu
     let jitter = if busy_permille > 0 { workload.memory_jitter * 10 } else { 0 };
     // At most what is given: the board has no more.
     let permille = 1_000_u64.saturating_sub(random(1, jitter) / 2);
-    PastUse { busy_permille, memory: (gib << 20) * permille / 1_000 << 10 }
+    PastUse { busy_permille, memory: ((gib << 20) * permille / 1_000) << 10 }
 }
 
 /// `permille` thousandths of a time.

@@ -240,7 +240,7 @@ impl DemoHistory {
         let history = NodeAccount { identity, how_held, from, to, gpus, past, settings, zone };
         let written = node::write(ledger, history, |reached| {
             let done = reached.since(from).0 / DAY.0;
-            if done % 10 == 0 && done > 0 {
+            if done.is_multiple_of(10) && done > 0 {
                 tracing::info!(node = name, day = done, of = days, "the history goes on");
             }
         });
