@@ -72,6 +72,7 @@ def exports(suite: Suite):
     sums_are_the_bills(suite, directory)
     newest_counts(suite, directory)
     page_is_fresh(suite, directory)
+    history_is_one_bill(suite)
     if not SMOKE:
         rclone_copies(suite, directory)
     demo = broken_directories(suite)
@@ -143,6 +144,24 @@ def sums_are_the_bills(suite, directory):
     first, second = answers.values()
     for one, other in zip(first, second):
         suite.expect(one == other, f"the engines differ: {next((pair for pair in zip(one, other) if pair[0] != pair[1]), 'in length')}")
+
+
+def history_is_one_bill(suite):
+    """The past of a demo, and what its agent added: ledger, exports and both engines owe each tenant the same to the last unit."""
+    demo = Demo(suite, "--history", "14d", scenario="cluster", name="history")
+    demo.program.stop()
+    directory = demo.state / "exports"
+    owed = []
+    for bill in (json_bill("--ledger", demo.state / "ledger.db", "--from", "2000-01-01"), fleet_bill(directory, "--from", "2000-01-01")):
+        owed.append(defaultdict(int))
+        for line in bill["lines"]:
+            owed[-1][line["tenant"]] += int(line["exact_money"])
+    suite.expect(owed[0] == owed[1] and len(owed[0]) >= 12, f"the ledger's bill is {dict(owed[0])}, that of its exports {dict(owed[1])}")
+    for engine, query in engines(directory).items():
+        [sums] = query("SELECT tenant, sum(exact_cost) AS exact FROM bill_by_tenant GROUP BY tenant")
+        found = {tenant: int(exact) for tenant, exact in sums[1:]}
+        suite.expect(found == owed[0], f"history: {engine} sums {found}, the bill {dict(owed[0])}")
+    print(f"exports: a history of 14 days: {len(owed[0])} tenants owe {sum(owed[0].values())} / 3.6e21 in ledger, exports and both engines")
 
 
 def newest_counts(suite, directory):
