@@ -97,14 +97,19 @@ impl Written {
         let scenario = DemoScenario::load(file.to_str().unwrap()).unwrap();
         let history = scenario.history(&scenario.configuration().unwrap(), extent, end).unwrap();
         let written = Self { directory };
-        history
-            .write(HistoryPaths { ledger: &written.ledger(), directory: written.directory.path() }, None)
-            .unwrap();
+        let (directory, exports) = (written.directory.path(), written.exports());
+        std::fs::create_dir(&exports).unwrap();
+        let paths = HistoryPaths { ledger: &written.ledger(), directory, exports: &exports };
+        history.write(paths, None).unwrap();
         written
     }
 
     fn ledger(&self) -> PathBuf {
         self.directory.path().join("ledger.db")
+    }
+
+    fn exports(&self) -> PathBuf {
+        self.directory.path().join("exports")
     }
 
     fn of_second_node(&self) -> PathBuf {
@@ -202,7 +207,7 @@ fn the_same_seed_makes_the_same_bill_to_the_byte_and_another_one_other_gpus() {
 
 #[test]
 fn exports_have_the_bill_of_the_ledgers_but_for_the_gpu_that_two_of_them_have() {
-    let exports = WRITTEN.directory.path().join("exports");
+    let exports = WRITTEN.exports();
     let source =
         ExportSource { directory: &exports, expected: Vec::new(), skip_damaged: false, digests: false };
     let fleet = make_bills(&source, &request(), |_, _| {}).map(|made| only_bill(made).unwrap()).unwrap();
@@ -278,6 +283,41 @@ fn a_mistake_in_a_history_is_named_with_its_key() {
             &format!("{own}/failures/0/gpu"),
             json!(2),
             "history.nodes[0].failures[0].gpu: GPU 2 does not exist; the node has 2",
+        ),
+        (
+            &format!("{own}/workloads/0/runs/minutes"),
+            json!(u64::MAX),
+            "workloads[0].runs.minutes: 18446744073709551615 is too long",
+        ),
+        (
+            &format!("{own}/workloads/2/activity/0/every_minutes"),
+            json!(u64::MAX),
+            "workloads[2].activity[0].every_minutes: 184",
+        ),
+        (
+            &format!("{own}/workloads/0/holder/job/user"),
+            json!(""),
+            "workloads[0].holder.job.user: \"\" is no name",
+        ),
+        (
+            &format!("{own}/workloads/1/holder/user/user"),
+            json!("a\nb"),
+            "workloads[1].holder.user.user: \"a\\nb\" is no name",
+        ),
+        (
+            "/history/nodes/1/gpus",
+            json!([{ "profile": "l4", "count": u32::MAX }]),
+            "history.nodes[1].gpus: a node has at most 1000",
+        ),
+        (
+            "/history/nodes/1/config/node/name",
+            json!("past"),
+            "history.nodes[1].config.node.name: \"past\" is the name of another",
+        ),
+        (
+            "/history/nodes/1/config/node/name",
+            json!("../x"),
+            "history.nodes[1].config.node.name: \"../x\" is no name of a directory",
         ),
         (&format!("{own}/failures/0/xid"), json!(13), "history.nodes[0].failures[0].xid: 13 ("),
         (

@@ -113,7 +113,7 @@ pub(crate) fn run(options: &DemoCommand) -> Result<(), DemoError> {
         Some(path) => (DemoScenario::of_recording(), Some((path, record::span(path)?))),
     };
     let (source, mut config) = configure(options, &directory, &scenario)?;
-    let history = plan_history(options, &mut scenario, &config)?;
+    let history = plan_history(options, &driver, &mut scenario, &config)?;
     make(&directory)?;
     lock::claim(&directory)?;
     let _lock = DirectoryLock::take(&directory)?;
@@ -138,13 +138,10 @@ pub(crate) fn run(options: &DemoCommand) -> Result<(), DemoError> {
         // It may need more memory than the agent, which does not use it.
         drop(scenario);
         if let Some(history) = history {
-            write_history(&history, &directory, &config.ledger.path)?;
-            page.run(options.speed)?;
+            write_history(&history, &directory, &mut config)?;
+            time.go_on(options.speed)?;
         }
-        let exports = directory.join(history::EXPORTS);
-        if config.ledger.export.directory.is_none() && exports.exists() {
-            config.ledger.export.directory = Some(exports);
-        }
+        export_again(&directory, &mut config);
         let clock = Clock::Page(page);
         Ok(app::run(Launch {
             config,
@@ -164,13 +161,15 @@ pub(crate) fn run(options: &DemoCommand) -> Result<(), DemoError> {
 /// The past that is asked for; mistakes in it are found before anything is changed.
 fn plan_history(
     options: &DemoCommand,
+    driver: &Path,
     scenario: &mut DemoScenario,
     config: &Config,
 ) -> Result<Option<DemoHistory>, DemoError> {
     let Some(days) = options.history else { return Ok(None) };
     let seed = options.seed.unwrap_or_else(|| scenario.seed());
     scenario.set_seed(seed);
-    let end = system_now().utc.floor(WINDOW);
+    let end =
+        time::shown(driver).filter(|_| !options.fresh).unwrap_or_else(|| system_now().utc).floor(WINDOW);
     scenario.history(config, HistoryExtent { days, nodes: options.nodes, seed }, end).map(Some)
 }
 
@@ -194,12 +193,25 @@ fn check_history(directory: &Path, ledger: &Path, is_wanted: bool) -> Result<(),
 }
 
 /// Writes the past of a demo whose driver library answers.
-fn write_history(history: &DemoHistory, directory: &Path, ledger: &Path) -> Result<(), DemoError> {
+fn write_history(history: &DemoHistory, directory: &Path, config: &mut Config) -> Result<(), DemoError> {
     let begun = directory.join(history::BEGUN);
     write(&begun, b"")?;
     let uuids = workloads::uuids(&library(directory))?;
-    history.write(HistoryPaths { ledger, directory }, Some(&uuids))?;
+    if config.ledger.export.directory.is_none() {
+        make(&directory.join(history::EXPORTS))?;
+    }
+    export_again(directory, config);
+    let exports = config.ledger.export.directory.as_deref().unwrap_or(directory);
+    history.write(HistoryPaths { ledger: &config.ledger.path, directory, exports }, Some(&uuids))?;
     fs::remove_file(&begun).map_err(file_error(&begun))
+}
+
+/// Exports where a history was exported, unless the configuration says where to.
+fn export_again(directory: &Path, config: &mut Config) {
+    let exports = directory.join(history::EXPORTS);
+    if config.ledger.export.directory.is_none() && exports.exists() {
+        config.ledger.export.directory = Some(exports);
+    }
 }
 
 /// Starts what simulates the node, and returns the root of its files.

@@ -28,6 +28,13 @@ pub(super) struct DemoTime {
     reached: PathBuf,
     stop: Stop,
     thread: Thread,
+    /// Whether the time stood still before this run.
+    was_held: bool,
+}
+
+/// The time that the demo's clock shows, if it has one.
+pub(super) fn shown(driver: &Path) -> Option<Utc> {
+    ClockPage::open(&driver.join("clock")).ok().map(|page| page.now().utc)
 }
 
 /// Parses a speed; returns it in millionths of real time.
@@ -45,11 +52,21 @@ impl DemoTime {
         Self::run(driver, page, None)
     }
 
-    /// Starts a new demo clock that shows that time and stands still until [`ClockPage::run`].
+    /// Starts a demo clock that shows that time and stands still until [`Self::go_on`].
     pub(super) fn stand(driver: &Path, utc: Utc) -> Result<Self, DemoError> {
+        let path = driver.join("clock");
+        let was_held = ClockPage::open(&path).is_ok_and(|page| page.state().held);
         let state = beginning(system_now().boottime, utc, REAL_TIME);
-        let page = ClockPage::create(&driver.join("clock"), PageState { held: true, ..state })?;
-        Self::run(driver, page, None)
+        let page = ClockPage::create(&path, PageState { held: true, ..state })?;
+        Ok(Self { was_held, ..Self::run(driver, page, None)? })
+    }
+
+    /// Lets the time pass that stood still, unless the demo was paused before.
+    pub(super) fn go_on(&self, speed: u64) -> Result<(), DemoError> {
+        if !self.was_held {
+            self.page.run(speed)?;
+        }
+        Ok(())
     }
 
     /// Lets time pass as in the recording; at its end, time stops.
@@ -68,12 +85,12 @@ impl DemoTime {
             let (page, stop) = (Arc::clone(&page), stop.clone());
             move || write_moments(&page, &file, end, &stop)
         })?;
-        Ok(Self { page, reached, stop, thread })
+        Ok(Self { page, reached, stop, thread, was_held: false })
     }
 
     /// Ends the thread; from now on time passes at real speed at most.
     pub(super) fn end(self) -> Result<(), DemoError> {
-        let Self { page, reached, stop, thread } = self;
+        let Self { page, reached, stop, thread, .. } = self;
         stop.call();
         thread.wait(10 * WRITE_INTERVAL);
         let state = page.state();

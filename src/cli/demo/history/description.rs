@@ -6,8 +6,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::boards::{self, PastBoard};
-use super::times::{DayHours, PastTime, TimeOfDay, Weekdays};
+use super::times::{DayHours, MOST_DAYS, PastTime, TimeOfDay, Weekdays};
 use crate::model::catalogue::xid;
+
+/// The most GPUs of a node.
+const MOST_GPUS: u32 = 1_000;
 
 /// The past of a scenario.
 #[derive(Clone, Debug, Deserialize)]
@@ -253,6 +256,9 @@ impl HistoryDescription {
                 }
                 _ => &node.gpus,
             };
+            if given.iter().fold(0, |sum: u32, gpus| sum.saturating_add(gpus.count)) > MOST_GPUS {
+                return Err(format!("{at}.gpus: a node has at most {MOST_GPUS} GPUs"));
+            }
             let mut list = Vec::new();
             for PastGpus { profile, count } in given {
                 let board = boards::find(profile).map_err(|problem| format!("{at}.gpus: {problem}"))?;
@@ -279,6 +285,10 @@ impl PastNode {
                 )
             })?;
             own.push(board);
+            let is_same = |other: &&ClaimedGpu| (other.node, other.gpu) == (claimed.node, claimed.gpu);
+            if self.claimed.iter().filter(is_same).count() > 1 {
+                return Err(format!("claimed[{number}]: the GPU is claimed twice; claim it once"));
+            }
         }
         let missing = |gpu: u32| format!("GPU {gpu} does not exist; the node has {}", own.len());
         for (number, failure) in self.failures.iter().enumerate() {
@@ -323,8 +333,13 @@ impl PastWorkload {
         if self.replicas && !matches!(self.holder, PastHolder::Pod { .. }) {
             return Err("replicas: only a pod has replicas; remove the key".to_owned());
         }
-        if self.runs.is_some_and(|runs| runs.minutes == 0) {
-            return Err("runs.minutes: is 0; give at least 1".to_owned());
+        self.holder.check()?;
+        if let Some(PastRuns { minutes, jitter_minutes, .. }) = self.runs {
+            if minutes == 0 {
+                return Err("runs.minutes: is 0; give at least 1".to_owned());
+            }
+            check_minutes("runs.minutes", minutes)?;
+            check_minutes("runs.jitter_minutes", jitter_minutes)?;
         }
         check_memory("memory_gib", self.memory_gib, memory_gib)?;
         check_percent("memory_jitter", self.memory_jitter)?;
@@ -346,12 +361,43 @@ impl PastActivity {
         if own == 0 && self.busy + self.jitter > 0 {
             return Err("busy: nothing is busy without a process (memory_gib: 0); give 0".to_owned());
         }
+        let PastActivity { after_minutes, last_minutes, every_minutes, .. } = *self;
+        let given = [("after", after_minutes), ("last", last_minutes), ("every", every_minutes)];
+        for (key, minutes) in given {
+            check_minutes(&format!("{key}_minutes"), minutes.unwrap_or(0))?;
+        }
         match (self.every_minutes, self.for_minutes) {
             (None, None) => Ok(()),
             (Some(every), Some(length)) if 0 < length && length < every => Ok(()),
             _ => Err("every_minutes: goes with for_minutes, which is shorter; give both, or none".to_owned()),
         }
     }
+}
+
+impl PastHolder {
+    fn check(&self) -> Result<(), String> {
+        let (kind, names): (&str, &[(&str, &str)]) = match self {
+            Self::Pod { namespace, name, .. } => ("pod", &[("namespace", namespace), ("name", name)]),
+            Self::Job { cluster, account, user, .. } => {
+                ("job", &[("cluster", cluster), ("account", account), ("user", user)])
+            }
+            Self::Unit { unit, .. } => ("unit", &[("unit", unit)]),
+            Self::User { user, .. } => ("user", &[("user", user)]),
+        };
+        let wrong = names.iter().find(|(_, text)| text.is_empty() || text.contains(|c: char| c.is_control()));
+        match wrong {
+            Some((key, text)) => {
+                Err(format!("holder.{kind}.{key}: {text:?} is no name; give printable characters"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// No longer than a history.
+fn check_minutes(key: &str, minutes: u64) -> Result<(), String> {
+    let most = MOST_DAYS * 24 * 60;
+    if minutes <= most { Ok(()) } else { Err(format!("{key}: {minutes} is too long; give at most {most}")) }
 }
 
 fn check_percent(key: &str, percent: u64) -> Result<(), String> {

@@ -12,6 +12,7 @@ mod random;
 mod runs;
 mod times;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -86,8 +87,10 @@ pub struct DemoHistory {
 pub struct HistoryPaths<'a> {
     /// The ledger of the scenario's own node.
     pub ledger: &'a Path,
-    /// The directory in which the exports and the ledgers of further nodes are made.
+    /// The directory in which the ledgers of further nodes are made.
     pub directory: &'a Path,
+    /// The directory of exports, which exists.
+    pub exports: &'a Path,
 }
 
 /// What a scenario says of its past and of its own GPUs.
@@ -138,7 +141,30 @@ impl DemoHistory {
         let configs =
             description.nodes.iter().enumerate().map(|(place, node)| node_config(node, place, config));
         let configs = configs.collect::<Result<_, _>>()?;
-        Ok(Self { description, boards, extent, end, config: config.clone(), configs, settings })
+        let config = config.clone();
+        let planned = Self { description, boards, extent, end, config, configs, settings };
+        planned.check_names()?;
+        Ok(planned)
+    }
+
+    /// Checks that each node has a name of its own, which can be that of a directory.
+    fn check_names(&self) -> Result<(), String> {
+        let mut names = BTreeSet::new();
+        for number in 0..self.extent.nodes {
+            let (place, name) = (self.described(number), self.identity(number).name);
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+            if number > 0 && (!name.chars().all(is_plain) || name.starts_with('.')) {
+                return Err(format!(
+                    "history.nodes[{place}].config.node.name: {name:?} is no name of a directory; give letters, digits and -"
+                ));
+            }
+            if !names.insert(name.clone()) {
+                return Err(format!(
+                    "history.nodes[{place}].config.node.name: {name:?} is the name of another node too; give each its own"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// When it ends, and the demo begins.
@@ -152,15 +178,13 @@ impl DemoHistory {
     /// # Errors
     /// A ledger or a file cannot be written.
     pub fn write(&self, paths: HistoryPaths<'_>, uuids: Option<&[String]>) -> Result<(), DemoError> {
-        let exports = paths.directory.join(EXPORTS);
-        make(&exports)?;
         // The demo's own node is last, so that it is the freshest when its agent begins.
         for number in (0..self.extent.nodes).rev() {
             let identity = self.identity(number);
             let ledger = self.ledger(paths, number, &identity)?;
             self.write_node(number, &ledger, uuids)?;
             let mut reader = Reader::open(&ledger).map_err(StartError::Ledger)?;
-            let files = write_days(&mut reader, ExportDirectory(&exports), || false);
+            let files = write_days(&mut reader, ExportDirectory(paths.exports), || false);
             let files = files.map_err(|error| DemoError::Other(error.to_string()))?;
             tracing::info!(node = identity.name, files, "the exports of the history are written");
         }

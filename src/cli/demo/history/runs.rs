@@ -139,7 +139,7 @@ fn holders(described: &PastHolder, run: RunNumber) -> (Arc<Holder>, Arc<Holder>)
         PastHolder::Job { cluster, account, user, partition, qos, first } => {
             let mut facts = Facts::new([
                 (Fact::SlurmCluster, cluster.as_str()),
-                (Fact::SlurmJob, &(first + run.number as u64).to_string()),
+                (Fact::SlurmJob, &first.saturating_add(run.number as u64).to_string()),
                 (Fact::SlurmAccount, account),
                 (Fact::SlurmUser, user),
                 (Fact::SlurmPartition, partition),
