@@ -136,6 +136,7 @@ fn line(gpu: GpuId, holder: HolderId, tenant: &str, (held, used): (u64, u64)) ->
     line.amounts.energy_dynamic = Microjoules(used / 2_000);
     line.amounts.memory_byte_seconds = (held / 1_000_000_000) << 34;
     line.amounts.measured = used;
+    line.amounts.memory_peak = 20 << 30;
     line.sources = vec![ActivitySource::Gpm];
     line.charged = Nanoseconds(held);
     line.exact = ExactMoney::of_time(PRICE, held);

@@ -165,7 +165,15 @@ fn commit_quarter(ledger: &mut Ledger, begin: u64, random: &mut Random) {
         for gpu in 0..GPUS {
             let rows = (0..SHARES).map(|share| row(job(gpu, share, begin).id, random)).collect();
             let (carry, weights, flags) = Default::default();
-            let settlement = Settlement { from: at(minute), to: at(minute + 1), rows, carry, weights, flags };
+            let settlement = Settlement {
+                from: at(minute),
+                to: at(minute + 1),
+                rows,
+                carry,
+                weights,
+                flags,
+                ..Settlement::default()
+            };
             closed.push(ClosedWindow { gpu: uuid(gpu).into(), settlement, coarse: false });
         }
     }
@@ -187,7 +195,9 @@ fn row(holder: HolderId, random: &mut Random) -> Row {
         energy_static: Microjoules(1_000_000_000 + random.below(100_000_000)),
         energy_dynamic: Microjoules(random.below(8_000_000_000)),
         memory_byte_seconds: 60 * (random.below(20 << 30)),
+        energy_waiting: Microjoules(if random.below(3) == 0 { random.below(3_000_000_000) } else { 0 }),
         measured: used.total(),
+        memory_peak: 1 + random.below(80 << 30),
     };
     let (grade, method, source) = (Grade::Measured, Method::Observed, ActivitySource::Gpm);
     Row { slot: SlotId::default(), holder, amounts, grade, method, source }

@@ -147,8 +147,8 @@ fn divided(
                 _ if own.len() == 1 && own[0].busy == 0 => &own[0],
                 _ => return Err(format!("has other ticks in {} than in another slot", slot.name)),
             };
-            let Span { state, source, holdings, covered_by, busy, present, blind, .. } = span.clone();
-            let instance = InstanceSpan { state, source, holdings, covered_by, busy, present, blind };
+            let Span { state, source, holdings, covered_by, busy, shares, present, blind, .. } = span.clone();
+            let instance = InstanceSpan { state, source, holdings, covered_by, busy, shares, present, blind };
             let id = slot.gpu_instance.unwrap_or_default().to_string();
             instances.insert(id.into(), instance);
         }

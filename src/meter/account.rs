@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::Policy;
 use super::identify::{PresentBySlot, PresentHolders, is_list_missing};
-use super::integrate::{activity, instance_activity, share};
+use super::integrate::{activity, instance_activity, instance_shares, share, tick_shares};
 use crate::accounting::batches::{Boot, RecoveredGpu};
 use crate::holders::{GrantedSlot, Identities, SessionGpu, holdings};
 use crate::model::{
@@ -243,6 +243,7 @@ impl Account {
             state: if is_measured { SlotState::Measured } else { SlotState::Unmeasured },
             source: known.map_or(ActivitySource::None, |(source, _)| source),
             busy,
+            shares: tick_shares(frame),
             present: present.whole.by_holder(),
             blind: hides_processes(frame),
             energy: energy.map(|energy| energy.total),
@@ -266,6 +267,7 @@ impl Account {
                 slot.state = SlotState::Measured;
                 slot.source = ActivitySource::Gpm;
                 slot.busy = share(ratio, length);
+                slot.shares = instance_shares(frame, name);
             }
         }
         Some(mig)

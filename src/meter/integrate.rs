@@ -6,15 +6,22 @@ use std::sync::{Arc, LazyLock};
 use super::TrackedGpu;
 use super::counter_total::{CounterTotal, GpmReading};
 use crate::model::catalogue::{
-    Counter, InstanceValue, IntegralOf, PointId, counter_of, first_point, integral_of, points_of,
+    Counter, InstanceValue, IntegralOf, PointId, counter_of, first_point, integral_of, point, points_of,
 };
 use crate::model::snapshot::InstanceCounters;
 use crate::model::{
-    Absence, ActivitySource, Frame, InstanceIdentity, MigLayout, MigSlot, Nanoseconds, Reading, Rejection,
-    Via,
+    Absence, ActivitySource, Frame, InstanceFrame, InstanceIdentity, MigLayout, MigSlot, Nanoseconds,
+    Reading, Rejection, Series, TickShares, Via, WHOLE_SHARE,
 };
 
 pub(super) const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
+/// The points of which the account keeps the share of each tick, where GPM reads them.
+const TICK_POINTS: [(Series, PointId, InstanceValue); 4] = [
+    (Series::Sm, first_point("gpu_sm_active_ratio"), InstanceValue::SmActive),
+    (Series::Tensor, first_point("gpu_tensor_active_ratio"), InstanceValue::TensorActive),
+    (Series::Fp64, point("gpu_pipe_active_ratio", "fp64"), InstanceValue::Fp64),
+    (Series::Dram, first_point("gpu_dram_active_ratio"), InstanceValue::DramActive),
+];
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 const MEMORY_ACTIVITY: PointId = first_point("gpu_memory_activity_ratio");
 
@@ -48,11 +55,43 @@ pub(super) fn share(ratio: u64, span: Nanoseconds) -> u64 {
     u64::try_from(time).unwrap_or(span.0).min(span.0)
 }
 
+/// What GPM reports of a tick; nothing on a GPU with MIG instances.
+pub(super) fn tick_shares(frame: &Frame) -> TickShares {
+    let is_gpm = |point: PointId| frame.identity.via.get(point).copied().flatten() == Some(Via::Gpm);
+    let mut shares = TickShares::default();
+    for (series, point, _) in TICK_POINTS.iter().filter(|_| !frame.identity.mig) {
+        let ratio = frame.readings.get(*point).copied().and_then(Result::ok).filter(|_| is_gpm(*point));
+        shares.0[*series as usize] = ratio.map(tick_share);
+    }
+    shares
+}
+
+/// What GPM reports of a tick of a MIG instance.
+pub(super) fn instance_shares(frame: &Frame, slot: &str) -> TickShares {
+    let mut shares = TickShares::default();
+    if let Some(instance) = instance_of(frame, slot) {
+        for (series, _, value) in &TICK_POINTS {
+            let ratio = instance.readings.get(*value as usize).copied().and_then(Result::ok);
+            shares.0[*series as usize] = ratio.map(tick_share);
+        }
+    }
+    shares
+}
+
+/// Billionths in ten-thousandths.
+fn tick_share(ratio: i64) -> u16 {
+    const BILLIONTHS: i64 = WHOLE as i64 / WHOLE_SHARE as i64;
+    u16::try_from(ratio / BILLIONTHS).unwrap_or(0).min(WHOLE_SHARE)
+}
+
+fn instance_of<'a>(frame: &'a Frame, slot: &str) -> Option<&'a InstanceFrame> {
+    let id: u32 = slot.parse().ok()?;
+    frame.instances.iter().find(|instance| instance.identity.id.gpu_instance == id)
+}
+
 /// The share of time in which a MIG instance worked, in billionths; none where it is unknown.
 pub(super) fn instance_activity(frame: &Frame, slot: &str) -> Option<u64> {
-    let id: u32 = slot.parse().ok()?;
-    let instance = frame.instances.iter().find(|instance| instance.identity.id.gpu_instance == id)?;
-    let ratio = instance.readings.get(InstanceValue::GrEngineActive as usize)?.ok()?;
+    let ratio = instance_of(frame, slot)?.readings.get(InstanceValue::GrEngineActive as usize)?.ok()?;
     Some(u64::try_from(ratio).unwrap_or(0).min(WHOLE))
 }
 

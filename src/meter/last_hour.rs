@@ -61,7 +61,7 @@ mod tests {
         let (carry, weights, flags) = Default::default();
         let (from, to) = (Utc(to - 15), Utc(to * Nanoseconds::SECOND.0));
         let rows = rows.iter().map(row).collect();
-        let settlement = Settlement { from, to, rows, carry, weights, flags };
+        let settlement = Settlement { from, to, rows, carry, weights, flags, ..Settlement::default() };
         ClosedWindow { gpu: "GPU-0".into(), settlement, coarse: false }
     }
 

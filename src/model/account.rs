@@ -82,8 +82,25 @@ pub struct Amounts {
     pub energy_dynamic: Microjoules,
     /// Resident memory x time, in byte-seconds, rounded down.
     pub memory_byte_seconds: u64,
+    /// Energy above idle power in ticks in which a process of the holder was there and the GPU was busy for less than 1 % of
+    /// the time. A share of the GPU's energy, which the two above divide by other rules.
+    pub energy_waiting: Microjoules,
     /// The part of what was used whose split was measured, in nanoseconds.
     pub measured: u64,
+    /// The most resident memory of a tick, in bytes; 0 where none was reported. Of several GPUs it is the most on one.
+    pub memory_peak: u64,
+}
+
+/// How an amount of one span and that of another make one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AmountKind {
+    /// They are added up.
+    Counted,
+    /// They are added up, and since the driver reports them the sum stops at the largest number: one absurd reading must not
+    /// keep the rest of the account from being stored.
+    Reported,
+    /// The larger one counts. It cannot be divided: each part of a span has it whole.
+    Maximum,
 }
 
 /// One of the amounts: the list of these says how all of them are added, stored, exported and printed.
@@ -93,15 +110,13 @@ pub struct Amount {
     pub name: &'static str,
     /// Its field in a line of a bill in JSON; none where that has none.
     pub json: Option<&'static str>,
-    /// Whether the driver reports it. Then its sums stop at the largest number, since one absurd reading must not keep the rest of
-    /// the account from being stored.
-    pub is_reported: bool,
+    pub kind: AmountKind,
     field: Field,
 }
 
 type Field = fn(&mut Amounts) -> &mut u64;
 
-/// All amounts: the parts of held time, the shares of used time, what the driver reports, and measured time. A new one is a row
+/// All amounts: the parts of held time, the shares of used time, what the driver reports, measured time, and maxima. A new one is a row
 /// here, a field of [`Amounts`] and a column of the ledger.
 pub const AMOUNTS: &[Amount] = &[
     counted("within_ns", Some("within_ns"), |amounts| &mut amounts.parts.within),
@@ -117,7 +132,9 @@ pub const AMOUNTS: &[Amount] = &[
     reported("energy_static_uj", Some("energy_static_uj"), |amounts| &mut amounts.energy_static.0),
     reported("energy_dynamic_uj", Some("energy_dynamic_uj"), |amounts| &mut amounts.energy_dynamic.0),
     reported("memory_byte_seconds", None, |amounts| &mut amounts.memory_byte_seconds),
+    reported("energy_waiting_uj", None, |amounts| &mut amounts.energy_waiting.0),
     counted("measured_ns", Some("measured_ns"), |amounts| &mut amounts.measured),
+    maximum("memory_peak_bytes", None, |amounts| &mut amounts.memory_peak),
 ];
 
 /// The parts of held time.
@@ -126,14 +143,18 @@ pub const PARTS: &[Amount] = AMOUNTS.split_at(5).0;
 /// The shares of used time.
 pub const USES: &[Amount] = AMOUNTS.split_at(5).1.split_at(4).0;
 
-pub const REPORTED: &[Amount] = AMOUNTS.split_at(9).1.split_at(3).0;
+pub const REPORTED: &[Amount] = AMOUNTS.split_at(9).1.split_at(4).0;
 
 const fn counted(name: &'static str, json: Option<&'static str>, field: Field) -> Amount {
-    Amount { name, json, is_reported: false, field }
+    Amount { name, json, kind: AmountKind::Counted, field }
 }
 
 const fn reported(name: &'static str, json: Option<&'static str>, field: Field) -> Amount {
-    Amount { name, json, is_reported: true, field }
+    Amount { name, json, kind: AmountKind::Reported, field }
+}
+
+const fn maximum(name: &'static str, json: Option<&'static str>, field: Field) -> Amount {
+    Amount { name, json, kind: AmountKind::Maximum, field }
 }
 
 impl Amount {
@@ -152,13 +173,17 @@ impl Amounts {
     pub fn add(&mut self, other: &Self) {
         for amount in AMOUNTS {
             let (sum, more) = (amount.of_mut(self), amount.of(other));
-            *sum = if amount.is_reported { sum.saturating_add(more) } else { *sum + more };
+            *sum = match amount.kind {
+                AmountKind::Counted => *sum + more,
+                AmountKind::Reported => sum.saturating_add(more),
+                AmountKind::Maximum => more.max(*sum),
+            };
         }
     }
 
     /// The sum with other amounts of one GPU; none where its time or energy has more than 64 bits, as only a wrong file says.
     pub fn checked_add(mut self, other: &Self) -> Option<Self> {
-        let (energy, measured) = (REPORTED.split_at(2).0, AMOUNTS.split_at(12).1);
+        let (energy, measured) = (REPORTED.split_at(2).0, AMOUNTS.split_at(13).1.split_at(1).0);
         let fits = [PARTS, USES, energy, measured].into_iter().all(|kinds| {
             let both = kinds.iter().map(|kind| u128::from(kind.of(&self)) + u128::from(kind.of(other)));
             both.sum::<u128>() <= u64::MAX.into()
@@ -169,11 +194,15 @@ impl Amounts {
         })
     }
 
-    /// Subtracts amounts that are contained in these.
+    /// Subtracts amounts that are contained in these. A maximum stays, since it may be of the rest.
     pub fn remove(&mut self, part: &Self) {
         for amount in AMOUNTS {
             let (sum, less) = (amount.of_mut(self), amount.of(part));
-            *sum = if amount.is_reported { sum.saturating_sub(less) } else { *sum - less };
+            *sum = match amount.kind {
+                AmountKind::Counted => *sum - less,
+                AmountKind::Reported => sum.saturating_sub(less),
+                AmountKind::Maximum => *sum,
+            };
         }
     }
 }

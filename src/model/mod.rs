@@ -9,6 +9,7 @@ pub mod catalogue;
 
 pub mod account;
 mod decimal;
+pub mod evidence;
 pub mod frame;
 pub mod gpu;
 pub mod health;
@@ -33,8 +34,12 @@ pub mod stamp;
 mod standing_grant;
 mod visible_account;
 
-pub use account::{AMOUNTS, Amount, Amounts, Grade, Method, PARTS, Parts, REPORTED, USES, Use};
+pub use account::{AMOUNTS, Amount, AmountKind, Amounts, Grade, Method, PARTS, Parts, REPORTED, USES, Use};
 pub use decimal::Decimal;
+pub use evidence::{
+    Evidence, IDLE_COLUMNS, Run, RunKey, SHAPE_COLUMNS, Series, Shape, ShapeKey, TickShares, WAITING_SHARE,
+    WHOLE_SHARE,
+};
 pub use frame::{
     CallInFlight, CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch,
     Unframed,
@@ -62,6 +67,6 @@ pub use span::{
     ActivitySource, Carry, InstanceSpan, MigLayout, MigProfile, MigSlot, MigSpan, Presence, Row, Settlement,
     SlotId, SlotState, Span,
 };
-pub use stamp::{DAY, MINUTE, QUARTER_HOUR, Stamp, Utc};
+pub use stamp::{DAY, HOUR, MINUTE, QUARTER_HOUR, Stamp, Utc};
 pub use standing_grant::{Selector, StandingGrant};
 pub use visible_account::VisibleAccount;

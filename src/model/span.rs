@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Amounts, Fraction, Grade, HolderId, Holding, Method, Microjoules, Nanoseconds, Utc, named};
+use super::{
+    Amounts, Evidence, Fraction, Grade, HolderId, Holding, Method, Microjoules, Nanoseconds, Series,
+    TickShares, Utc, WHOLE_SHARE, named,
+};
 
 /// What is known of a slot during a span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -72,6 +75,9 @@ pub struct Span {
     pub covered_by: BTreeMap<HolderId, HolderId>,
     /// Time busy within the span, in nanoseconds; 0 unless measured.
     pub busy: u64,
+    /// What GPM reported of the tick.
+    #[serde(default, skip_serializing_if = "TickShares::is_empty")]
+    pub shares: TickShares,
     /// The holders that have processes on the GPU.
     pub present: BTreeMap<HolderId, Presence>,
     /// Whether the driver never lists processes, so that use counts as the holders'.
@@ -98,6 +104,17 @@ impl Span {
     pub const fn length(&self) -> Nanoseconds {
         self.to.since(self.from)
     }
+
+    /// The share of time busy in the tick of which it is a part, in ten-thousandths.
+    pub fn busy_share(&self) -> u16 {
+        busy_share(self.shares, self.busy, self.length())
+    }
+}
+
+/// The share of the whole tick where it is a part of one, else its own, rounded down.
+fn busy_share(shares: TickShares, busy: u64, length: Nanoseconds) -> u16 {
+    let own = || u128::from(busy) * u128::from(WHOLE_SHARE) / u128::from(length.0.max(1));
+    shares.of(Series::Busy).unwrap_or_else(|| u16::try_from(own()).unwrap_or(WHOLE_SHARE).min(WHOLE_SHARE))
 }
 
 /// What the MIG instances of a GPU did during a span.
@@ -194,6 +211,9 @@ pub struct InstanceSpan {
     pub covered_by: BTreeMap<HolderId, HolderId>,
     /// Time busy within the span, in nanoseconds of the GPU's time; 0 unless measured.
     pub busy: u64,
+    /// What GPM reported of the tick.
+    #[serde(default, skip_serializing_if = "TickShares::is_empty")]
+    pub shares: TickShares,
     /// The holders that have processes on it.
     pub present: BTreeMap<HolderId, Presence>,
     /// Whether the driver never lists processes, so that use counts as the holders'.
@@ -210,10 +230,16 @@ impl InstanceSpan {
             holdings: Arc::clone(&self.holdings),
             covered_by: self.covered_by.clone(),
             busy: self.busy,
+            shares: self.shares,
             present: self.present.clone(),
             blind: self.blind,
             ..Span::empty(gpu.from, gpu.to, self.state)
         }
+    }
+
+    /// The share of time busy in the tick of which it is a part, in ten-thousandths; `length` is the span's.
+    pub fn busy_share(&self, length: Nanoseconds) -> u16 {
+        busy_share(self.shares, self.busy, length)
     }
 }
 
@@ -258,7 +284,7 @@ impl Row {
 pub type Carry = BTreeMap<String, BTreeMap<HolderId, i64>>;
 
 /// One settled window of one GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
     /// Where the window begins: on the grid of 15 s, or where the GPU's account begins.
     pub from: Utc,
@@ -271,6 +297,8 @@ pub struct Settlement {
     pub weights: BTreeMap<HolderId, u64>,
     /// Conflicts and other remarks, each with the holder it names.
     pub flags: Vec<String>,
+    /// How holders used the GPU in the window.
+    pub evidence: Evidence,
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ impl std::fmt::Display for Utc {
 pub const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// Rates and tenant rules begin and end on this grid.
+pub const HOUR: Nanoseconds = Nanoseconds::from_seconds(3_600);
+
 pub const QUARTER_HOUR: Nanoseconds = Nanoseconds::from_seconds(15 * 60);
 
 /// A day in UTC, of which a node's exports have one file.

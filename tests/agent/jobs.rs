@@ -104,8 +104,7 @@ impl Node {
         let summary = || -> Value {
             serde_json::from_slice(&output(&["job", "211", "--url", &url, "--json"]).stdout).unwrap()
         };
-        // The peak is the highest mean of a minute, and a minute in which a sample was late has less.
-        wait_until("a minute without a gap", || {
+        wait_until("a tick of the job in the ledger", || {
             amount(&summary()["total"], "memory_peak_bytes") == 8_589_934_592
         });
         let json = summary();

@@ -93,6 +93,8 @@ fn comparable(line: &BillLine) -> BillLine {
         energy_static: energy(line.amounts.energy_static),
         energy_dynamic: energy(line.amounts.energy_dynamic),
         memory_byte_seconds: 0,
+        energy_waiting: Microjoules(0),
+        memory_peak: 0,
         ..line.amounts
     };
     let money = |exact: ExactMoney, rounded: Option<_>| rounded.map_or(ExactMoney::ZERO, |_| exact);

@@ -174,7 +174,7 @@ pub struct WorkloadUsage {
     /// End of its last minute.
     #[serde(with = "json::time")]
     pub to: Utc,
-    /// The highest mean of its resident memory over a minute, in bytes.
+    /// Its most resident memory in a tick, in bytes; where several parts of it had some at once, at least their mean over a minute.
     #[serde(with = "json::integer")]
     pub memory_peak_bytes: u64,
     /// Used time in the minutes in which it was there throughout: between two others of its minutes.

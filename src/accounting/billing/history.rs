@@ -103,6 +103,8 @@ pub struct UsageHistory(BTreeMap<(HolderId, GpuId), UsageDraft>);
 struct MinuteUsage {
     busy: u64,
     memory_byte_seconds: u128,
+    /// Most memory of a tick of one of its parts.
+    memory_peak: u64,
     slots: BTreeSet<Option<u32>>,
 }
 
@@ -118,6 +120,7 @@ impl MinuteUses {
             let sum = self.workloads.entry(workload).or_default();
             sum.busy += amounts.used.total();
             sum.memory_byte_seconds += u128::from(amounts.memory_byte_seconds);
+            sum.memory_peak = amounts.memory_peak.max(sum.memory_peak);
             sum.slots.insert(slot.gpu_instance);
         }
     }
@@ -293,7 +296,9 @@ impl UsageDraft {
         self.last = BusyTime { busy: usage.busy, measured_slot };
         let byte_nanoseconds = usage.memory_byte_seconds * u128::from(Nanoseconds::SECOND.0);
         let mean = byte_nanoseconds.checked_div(minute.slot.0.into()).unwrap_or(0);
-        self.memory_peak_bytes = self.memory_peak_bytes.max(u64::try_from(mean).unwrap_or(u64::MAX));
+        // Parts may have had their peaks at different times, so together they had at least their mean.
+        let mean = u64::try_from(mean).unwrap_or(u64::MAX);
+        self.memory_peak_bytes = self.memory_peak_bytes.max(mean).max(usage.memory_peak);
     }
 }
 
@@ -358,6 +363,7 @@ mod tests {
                 parts,
                 used: Use { within: parts.within, ..Use::default() },
                 memory_byte_seconds: 600,
+                memory_peak: 12,
                 ..Amounts::default()
             },
             sources: vec![ActivitySource::Gpm],
@@ -410,9 +416,9 @@ mod tests {
         let job = usage.iter().find(|usage| usage.workload.as_str() == "slurm:c/1").unwrap();
         assert_eq!((job.busy.0, job.measured_slot.0), (90 * SECOND, 120 * SECOND));
         assert_eq!((job.from, job.to), (Utc(MINUTE.0), Utc(8 * MINUTE.0)));
-        assert_eq!(job.memory_peak_bytes, 20, "of both rows");
+        assert_eq!(job.memory_peak_bytes, 20, "the mean of both rows");
         let step = usage.iter().find(|usage| usage.workload.as_str() == "slurm:c/1.0").unwrap();
-        assert_eq!(step.memory_peak_bytes, 10);
+        assert_eq!(step.memory_peak_bytes, 12, "the peak of its own");
     }
 
     #[test]

@@ -92,7 +92,7 @@ pub struct JobUsage {
     /// Measured time of its slots in these minutes.
     #[serde(with = "json::integer")]
     pub measured_slot_ns: TimeSum,
-    /// The highest mean of its memory on one GPU over a minute.
+    /// Its most memory on one GPU in a tick; where several steps had some at once, at least their mean over a minute.
     #[serde(with = "json::integer")]
     pub memory_peak_bytes: u64,
     /// Absent if no GPU's energy was measured.

@@ -12,7 +12,7 @@ use super::bill::{Bill, BillLine, LineRates};
 use super::money::{ExactMoney, SumOverflow};
 pub(super) use crate::model::json::{IntegerJson, integer, optional_integer};
 use crate::model::{
-    AMOUNTS, Amounts, Decimal, GpuId, HolderId, MigProfile, Money, NodeIdentity, SlotId, Use, Utc,
+    AMOUNTS, AmountKind, Amounts, Decimal, GpuId, HolderId, MigProfile, Money, NodeIdentity, SlotId, Use, Utc,
 };
 
 /// The bills of a period as JSON: an array, or the bill itself where all prices are in one currency.
@@ -69,7 +69,7 @@ impl Serialize for BillLine {
         json.put("held_ns", self.amounts.parts.held().to_string())?;
         json.put("used_ns", self.amounts.used.total().to_string())?;
         for (amount, name) in AMOUNTS.iter().filter_map(|amount| Some((amount, amount.json?))) {
-            let is_known = self.has_energy || !amount.is_reported;
+            let is_known = self.has_energy || amount.kind != AmountKind::Reported;
             json.put(name, is_known.then(|| amount.of(&self.amounts).to_string()))?;
         }
         json.put("grade", self.grade)?;
@@ -153,7 +153,7 @@ impl LineFields {
         let (mut amounts, mut has_energy) = (Amounts::default(), true);
         for (amount, name) in AMOUNTS.iter().filter_map(|amount| Some((amount, amount.json?))) {
             let number = match self.integer(name)? {
-                None if amount.is_reported => {
+                None if amount.kind == AmountKind::Reported => {
                     has_energy = false;
                     0
                 }

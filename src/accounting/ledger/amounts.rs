@@ -3,7 +3,7 @@
 use rusqlite::Row;
 
 use super::column::{clamped, loaded, stored};
-use crate::model::{AMOUNTS, Amount, Amounts};
+use crate::model::{AMOUNTS, Amount, AmountKind, Amounts};
 
 /// The columns of `account`.
 pub(super) const ACCOUNT: &[Amount] = AMOUNTS;
@@ -28,10 +28,10 @@ pub(super) fn names(columns: &[Amount]) -> String {
 /// The SQL assignment that adds a new row's value to the stored one.
 pub(super) fn addition(column: &Amount) -> String {
     let name = column.name;
-    if column.is_reported {
-        format!("{name}={name}+min(excluded.{name},{}-{name})", i64::MAX)
-    } else {
-        format!("{name}={name}+excluded.{name}")
+    match column.kind {
+        AmountKind::Counted => format!("{name}={name}+excluded.{name}"),
+        AmountKind::Reported => format!("{name}={name}+min(excluded.{name},{}-{name})", i64::MAX),
+        AmountKind::Maximum => format!("{name}=max({name},excluded.{name})"),
     }
 }
 
@@ -39,7 +39,7 @@ pub(super) fn addition(column: &Amount) -> String {
 pub(super) fn store(columns: &[Amount], amounts: &Amounts, values: &mut [i64]) -> rusqlite::Result<()> {
     for (column, value) in columns.iter().zip(values) {
         let amount = column.of(amounts);
-        *value = if column.is_reported { clamped(amount) } else { stored(amount)? };
+        *value = if column.kind == AmountKind::Counted { stored(amount)? } else { clamped(amount) };
     }
     Ok(())
 }

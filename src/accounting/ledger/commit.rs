@@ -217,7 +217,15 @@ fn unobserved_window(from: Utc, to: Utc) -> Settlement {
         "{} ns from {} on: no settled window was received; booked as __unobserved__",
         time.0, from.0
     )];
-    Settlement { from, to, rows: vec![row], carry: Carry::new(), weights: BTreeMap::new(), flags }
+    Settlement {
+        from,
+        to,
+        rows: vec![row],
+        carry: Carry::new(),
+        weights: BTreeMap::new(),
+        flags,
+        ..Settlement::default()
+    }
 }
 
 /// Stores a window that begins where the account ends, minute by minute.

@@ -47,6 +47,7 @@ fn append_window(first: &mut Settlement, second: Settlement) {
     first.to = second.to;
     first.carry = second.carry;
     first.weights = second.weights;
+    first.evidence.append(second.evidence);
     for flag in second.flags {
         if !first.flags.contains(&flag) {
             first.flags.push(flag);

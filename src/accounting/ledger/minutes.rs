@@ -83,7 +83,7 @@ fn take_rows_until(rest: &mut MinutePart, end: Utc) -> Vec<Row> {
         .collect()
 }
 
-/// Divides energy, memory and measured time by time.
+/// Divides energy, memory and measured time by time; either part has the whole memory peak.
 fn scale(taken: &mut Amounts, left: &mut Amounts, time: u64, whole: u64) {
     for kind in REPORTED {
         let part = share(kind.of(left), time, whole);
@@ -143,8 +143,9 @@ pub(super) fn add_minute_part(
             *draft.gpu(&closed.gpu)?.instances.entry(id).or_default() += row.amounts.parts.held();
         }
         if !is_zero(row) {
-            // Counters have neither memory nor measured time.
-            let amounts = Amounts { memory_byte_seconds: 0, measured: 0, ..row.amounts };
+            // Counters have only their columns.
+            let mut amounts = Amounts::default();
+            COUNTER.iter().for_each(|kind| *kind.of_mut(&mut amounts) = kind.of(&row.amounts));
             draft.counter(CounterKey::of_row(&closed.gpu, row), now)?.amounts.add(&amounts);
         }
         write::add_to_account(connection, row_begin, gpu_key, draft.stored_holder(&row.holder)?.id, row)?;
@@ -231,7 +232,9 @@ mod tests {
                         energy_static: Microjoules(within),
                         energy_dynamic: Microjoules(idle),
                         memory_byte_seconds: lent,
+                        energy_waiting: Microjoules(unmeasured),
                         measured: within,
+                        memory_peak: idle,
                     },
                     grade: Grade::Measured,
                     method: Method::Observed,
@@ -247,6 +250,7 @@ mod tests {
             carry: Default::default(),
             weights: Default::default(),
             flags: Vec::new(),
+            ..Settlement::default()
         }
     }
 

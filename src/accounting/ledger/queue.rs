@@ -235,7 +235,9 @@ mod tests {
                 energy_static: Microjoules(1),
                 energy_dynamic: Microjoules(2),
                 memory_byte_seconds: 3,
+                energy_waiting: Microjoules(1),
                 measured: within,
+                memory_peak: 4,
             },
             grade: Grade::Measured,
             method: Method::Observed,
@@ -248,6 +250,7 @@ mod tests {
             carry: BTreeMap::new(),
             weights: BTreeMap::new(),
             flags: Vec::new(),
+            ..Settlement::default()
         };
         let closed = vec![ClosedWindow { gpu: "GPU-0".into(), settlement, coarse: false }];
         LedgerBatch { now: Utc((from + 15) * SECOND), closed, ..LedgerBatch::default() }

@@ -185,7 +185,7 @@ mod tests {
             WITH m(n) AS (VALUES(0) UNION ALL SELECT n + 1 FROM m WHERE n < 29)
             INSERT INTO minute SELECT n * 60000000000, gpu.id, 60000000000, n = 3 FROM m, gpu;
             INSERT INTO account SELECT minute_ns, gpu, holder.id, -1, 0, holder.id * 1000000000, 0, 24, 0, 0, 0, 0, 0, 0, 7, 8,
-                minute_ns % 97, 9, holder.id % 3, 0, 1 << holder.id % 4 FROM minute, holder;
+                minute_ns % 97, 5, 9, minute_ns / 60000000000 % 15, holder.id % 3, 0, 1 << holder.id % 4 FROM minute, holder;
             INSERT INTO remark SELECT minute_ns, gpu, 'remark ' || gpu % 2 FROM minute WHERE gpu < 4;";
         open().connection.execute_batch(sql).unwrap();
         open()
@@ -195,9 +195,12 @@ mod tests {
     fn a_step_touches_at_most_its_rows_and_the_sums_stay() {
         let directory = tempfile::tempdir().unwrap();
         let mut ledger = full(directory.path());
-        let sums = |ledger: &Ledger| -> (i64, i64, i64, i64) {
-            let sql = "SELECT (SELECT sum(slot_ns) FROM minute), sum(within_ns), sum(memory_byte_seconds), max(grade) FROM account";
-            let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+        let sums = |ledger: &Ledger| -> (i64, i64, i64, i64, i64) {
+            let sql = "SELECT (SELECT sum(slot_ns) FROM minute), sum(within_ns), sum(memory_byte_seconds), max(memory_peak_bytes), max(grade)
+                       FROM account";
+            let row = |row: &rusqlite::Row<'_>| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+            };
             ledger.connection.query_row(sql, [], row).unwrap()
         };
         let (before, changes) = (sums(&ledger), |ledger: &Ledger| ledger.connection.total_changes());

@@ -162,7 +162,9 @@ CREATE TABLE account (
     energy_static_uj    INTEGER NOT NULL, -- share of the idle floor
     energy_dynamic_uj   INTEGER NOT NULL, -- share of the rest
     memory_byte_seconds INTEGER NOT NULL, -- resident memory x time
+    energy_waiting_uj   INTEGER NOT NULL, -- energy above idle power while its processes waited
     measured_ns         INTEGER NOT NULL, -- the part of used whose split was measured
+    memory_peak_bytes   INTEGER NOT NULL, -- most resident memory of a tick; 0: none was reported
     grade               INTEGER NOT NULL, -- worst: 0 measured, 1 split_by_activity, 2 split_by_holding, 3 split_by_memory,
                                           -- 4 split_equally, 5 unknown
     method              INTEGER NOT NULL, -- worst: 0 observed, 1 bridged

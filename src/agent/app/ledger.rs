@@ -455,7 +455,8 @@ mod tests {
 
     fn window(gpu: &str, from: u64, to: u64) -> ClosedWindow {
         let (rows, carry, weights, flags) = Default::default();
-        let settlement = Settlement { from: Utc(from), to: Utc(to), rows, carry, weights, flags };
+        let settlement =
+            Settlement { from: Utc(from), to: Utc(to), rows, carry, weights, flags, ..Settlement::default() };
         ClosedWindow { gpu: gpu.into(), settlement, coarse: false }
     }
 

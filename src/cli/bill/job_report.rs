@@ -127,7 +127,7 @@ pub(super) fn usage_columns<'a>(currency: Option<&str>) -> Vec<Column<'a, UsageR
         number("activity", |usage| percent(usage.activity))
             .help("busy time / measured GPU time, in the minutes in which it was there throughout"),
         number("peak GiB", |usage| gibibytes(usage.memory_peak_bytes))
-            .help("highest mean of the memory on one GPU over a minute"),
+            .help("most memory on one GPU in a tick"),
         Column::new("kWh", CellUnit::Kwh, |row: &UsageRow<'_>| {
             row.usage
                 .energy_uj

@@ -194,6 +194,7 @@ impl Slots {
             holdings: held.instances.get(slot).map(|held| Arc::clone(&held.holdings)).unwrap_or_default(),
             covered_by: self.instances.get(slot).map(|held| held.covered_by.clone()).unwrap_or_default(),
             busy: 0,
+            shares: TickShares::default(),
             present: BTreeMap::new(),
             blind: false,
         };

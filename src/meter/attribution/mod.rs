@@ -13,6 +13,7 @@ mod check;
 mod claims;
 mod energy;
 mod error;
+mod evidence;
 mod fallback;
 mod gpu;
 mod parts;

@@ -8,6 +8,7 @@ use super::carries::{Carries, Owed, USED};
 use super::check::check_window;
 use super::claims::SlotGrants;
 use super::energy::{EnergySplit, GpuEnergy};
+use super::evidence::{find_evidence, waiting_energy};
 use super::fallback::UseFallback;
 use super::parts::{HeldTime, SettledParts, UsedTime, split_busy_time};
 use super::window::{WindowSegment, segments};
@@ -44,7 +45,10 @@ pub fn settle(
             rows.add_energy(&segment, &settled.split_energy(energy));
         }
     }
-    Ok(window.close(from, to, rows.into_rows()))
+    rows.add_waiting_energy(spans);
+    let rows = rows.into_rows();
+    let evidence = find_evidence(spans, &rows);
+    Ok(Settlement { evidence, ..window.close(from, to, rows) })
 }
 
 pub(super) struct OpenWindow<'a> {
@@ -141,7 +145,7 @@ impl<'a> OpenWindow<'a> {
                 weights = slot.fallback.into_weights();
             }
         }
-        Settlement { from, to, rows, carry, weights, flags: self.flags }
+        Settlement { from, to, rows, carry, weights, flags: self.flags, ..Settlement::default() }
     }
 }
 
@@ -246,6 +250,7 @@ impl WindowRows {
                 let product = u128::from(memory).saturating_mul(span.length().0.into());
                 let entry = self.entry(&id, user, Some(constant));
                 entry.memory = entry.memory.saturating_add(product);
+                entry.row.amounts.memory_peak = memory.max(entry.row.amounts.memory_peak);
             }
         }
     }
@@ -262,6 +267,12 @@ impl WindowRows {
         for (id, energy) in &energy.dynamic {
             let row = &mut self.entry(&slot_id(&id.slot, layout), &id.holder, constant).row;
             row.amounts.energy_dynamic += Microjoules(*energy);
+        }
+    }
+
+    fn add_waiting_energy(&mut self, spans: &[Span]) {
+        for ((slot, holder), energy) in waiting_energy(spans) {
+            self.entry(&slot, &holder, None).row.amounts.energy_waiting += energy;
         }
     }
 
@@ -304,10 +315,12 @@ fn coarser(one: ActivitySource, other: ActivitySource) -> ActivitySource {
 }
 
 fn is_empty(row: &Row) -> bool {
-    let Amounts { parts, used, energy_static, energy_dynamic, memory_byte_seconds, .. } = row.amounts;
+    let Amounts { parts, used, energy_static, energy_dynamic, energy_waiting, memory_byte_seconds, .. } =
+        row.amounts;
     parts.held() == 0
         && used.total() == 0
         && energy_static.0 == 0
         && energy_dynamic.0 == 0
+        && energy_waiting.0 == 0
         && memory_byte_seconds == 0
 }

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use crate::model::{
-    Holding, InstanceSpan, Microjoules, MigLayout, MigSpan, Nanoseconds, SlotState, Span, Utc,
+    Holding, InstanceSpan, Microjoules, MigLayout, MigSpan, Nanoseconds, Series, SlotState, Span, TickShares,
+    Utc,
 };
 
 /// Length of a window. Windows lie on a UTC grid of this length.
@@ -19,7 +20,8 @@ pub const fn window_end(from: Utc) -> Utc {
 
 /// Cuts a span at `at`, or at its nearest end where `at` lies outside of it; the two parts sum to the span.
 ///
-/// Busy time and energies are divided. Weights and memory are copied: weights only split their own tick's busy time, and
+/// Busy time and energies are divided. Shares of the tick are copied, and both parts keep its share of busy time. Weights and
+/// memory are copied too: weights only split their own tick's busy time, and
 /// dividing them as integers would change the split at every cut, which law L6 forbids.
 pub fn split(span: &Span, at: Utc) -> (Span, Span) {
     let at = at.min(span.to).max(span.from);
@@ -27,9 +29,13 @@ pub fn split(span: &Span, at: Utc) -> (Span, Span) {
     let (mut first, mut second) = (span.clone(), span.clone());
     first.to = at;
     second.from = at;
+    let keep_share = |shares: &mut TickShares, busy: u16| shares.0[Series::Busy as usize] = Some(busy);
     (first.busy, second.busy) = divided(span.busy, part, whole);
+    [&mut first, &mut second].map(|part| keep_share(&mut part.shares, span.busy_share()));
     if let (Some(one), Some(other)) = (&mut first.instances, &mut second.instances) {
         for (one, other) in one.slots.values_mut().zip(other.slots.values_mut()) {
+            let share = one.busy_share(whole);
+            [&mut *one, &mut *other].map(|part| keep_share(&mut part.shares, share));
             (one.busy, other.busy) = divided(one.busy, part, whole);
         }
     }

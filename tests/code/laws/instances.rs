@@ -66,8 +66,10 @@ fn spans(slots: &[Era], layout: &Arc<MigLayout>, from: u64) -> Vec<Span> {
         .collect();
     let gpu = of_slots[0].iter().enumerate().map(|(place, first)| {
         let slots = (0_u32..).zip(&of_slots).map(|(slot, spans)| {
-            let Span { state, source, holdings, covered_by, busy, present, blind, .. } = spans[place].clone();
-            let slot_span = InstanceSpan { state, source, holdings, covered_by, busy, present, blind };
+            let Span { state, source, holdings, covered_by, busy, shares, present, blind, .. } =
+                spans[place].clone();
+            let slot_span =
+                InstanceSpan { state, source, holdings, covered_by, busy, shares, present, blind };
             (slot.to_string().into(), slot_span)
         });
         Span {

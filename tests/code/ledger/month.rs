@@ -112,7 +112,8 @@ fn window(gpu: u32, (from, to): (u64, u64), shares: &[Share], change: fn(&mut Ro
     };
     let (carry, weights, flags) = Default::default();
     let rows = shares.iter().map(row).collect();
-    let settlement = Settlement { from: at(from), to: at(to), rows, carry, weights, flags };
+    let settlement =
+        Settlement { from: at(from), to: at(to), rows, carry, weights, flags, ..Settlement::default() };
     ClosedWindow { gpu: uuid(gpu), settlement, coarse: false }
 }
 

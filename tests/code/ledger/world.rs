@@ -126,7 +126,9 @@ pub(crate) fn row(name: &str, parts: Parts, used: Use) -> Row {
             energy_static: Microjoules(parts.held() / 1000),
             energy_dynamic: Microjoules(used.total() / 500),
             memory_byte_seconds: 80 << 30,
+            energy_waiting: Microjoules(parts.idle / 4000),
             measured: used.total(),
+            memory_peak: 80 << 30,
         },
         grade: Grade::Measured,
         method: Method::Observed,
@@ -144,7 +146,8 @@ pub(crate) fn whole(gpu: u32, (from, to): (Utc, Utc), name: &str, used: u64) -> 
 pub(crate) fn closed(gpu: u32, (from, to): (Utc, Utc), rows: Vec<Row>) -> ClosedWindow {
     let carry = BTreeMap::from([("gpu/held".to_owned(), BTreeMap::from([(holder("user:a"), 7)]))]);
     let weights = BTreeMap::from([(holder("user:a"), 3)]);
-    let settlement = Settlement { from, to, rows, carry, weights, flags: Vec::new() };
+    let settlement =
+        Settlement { from, to, rows, carry, weights, flags: Vec::new(), ..Settlement::default() };
     ClosedWindow { gpu: uuid(gpu), settlement, coarse: false }
 }
 

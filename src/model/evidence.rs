@@ -1,0 +1,380 @@
+//! Evidence of how holders used GPUs: what advice and reports of jobs need and the account does not have. All of it adds up,
+//! so parts of a time make the evidence of the whole.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{AMOUNTS, Amounts, HolderId, Nanoseconds, Utc, named};
+
+named! {
+    /// What a shape is of: how busy the GPU was, then what GPM reports beside that.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Series {
+        /// Share of time in which the busiest engine worked, from any meter.
+        Busy = "busy",
+        /// Share of multiprocessors with a warp.
+        Sm = "sm",
+        Tensor = "tensor",
+        Fp64 = "fp64",
+        /// Share of the memory bandwidth.
+        Dram = "dram",
+    }
+    /// The name in the ledger and in exports.
+    fn name
+}
+
+/// Shares of one tick by [`Series`], in ten-thousandths, so that a share at the edge of a bin is exact. Absent where nothing
+/// reports it. That of busy time is there only in a part of a tick: it is the whole tick's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TickShares(pub [Option<u16>; Series::ALL.len()]);
+
+/// A share of 1 in [`TickShares`].
+pub const WHOLE_SHARE: u16 = 10_000;
+
+/// Below this share of busy time a process waits: 1 %.
+pub const WAITING_SHARE: u16 = WHOLE_SHARE / 100;
+
+impl TickShares {
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+
+    pub const fn of(&self, series: Series) -> Option<u16> {
+        self.0[series as usize]
+    }
+}
+
+/// The lower edges of the bins of a shape, in percent.
+pub const EDGES: [u16; 12] = [0, 1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90];
+
+/// The columns of a shape, in nanoseconds: its bins by their edges, then the other times.
+pub const SHAPE_COLUMNS: [&str; 14] = [
+    "from_0_ns",
+    "from_1_ns",
+    "from_5_ns",
+    "from_10_ns",
+    "from_20_ns",
+    "from_30_ns",
+    "from_40_ns",
+    "from_50_ns",
+    "from_60_ns",
+    "from_70_ns",
+    "from_80_ns",
+    "from_90_ns",
+    "shared_ns",
+    "unmeasured_ns",
+];
+
+/// How long one series of a holder on a slot was in each bin, in nanoseconds, by [`SHAPE_COLUMNS`]. The times sum to that in
+/// which the holder held or was present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Shape(pub [u64; SHAPE_COLUMNS.len()]);
+
+impl Shape {
+    /// Adds time with that share, in which nobody else used the slot.
+    pub fn add_alone(&mut self, share: u16, time: Nanoseconds) {
+        let bin = EDGES.iter().rposition(|edge| edge * (WHOLE_SHARE / 100) <= share).unwrap_or(0);
+        self.0[bin] += time.0;
+    }
+
+    /// Adds time in which others used the slot too, so that the share is not known to be the holder's.
+    pub fn add_shared(&mut self, time: Nanoseconds) {
+        self.0[EDGES.len()] += time.0;
+    }
+
+    /// Adds time in which the share was not known.
+    pub fn add_unmeasured(&mut self, time: Nanoseconds) {
+        self.0[EDGES.len() + 1] += time.0;
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
+    }
+
+    /// Whether the share was known at any time.
+    pub fn is_known(&self) -> bool {
+        self.0[..=EDGES.len()].iter().any(|time| *time > 0)
+    }
+}
+
+/// The holder and the hour of some shapes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ShapeKey {
+    /// Begin of the hour.
+    pub hour: Utc,
+    /// GPU instance id; none for a whole GPU.
+    pub gpu_instance: Option<u32>,
+    pub holder: HolderId,
+}
+
+/// A run: a job, a pod, or the time of any other workload, on one slot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RunKey {
+    pub gpu_instance: Option<u32>,
+    /// The workload; of a step its job, of a container its pod.
+    pub workload: HolderId,
+}
+
+/// The least lengths of the classes of idle stretches; shorter ones do not count.
+pub const IDLE_CLASSES: [Nanoseconds; 7] = [
+    Nanoseconds::from_seconds(60),
+    Nanoseconds::from_seconds(5 * 60),
+    Nanoseconds::from_seconds(15 * 60),
+    Nanoseconds::from_seconds(3_600),
+    Nanoseconds::from_seconds(4 * 3_600),
+    Nanoseconds::from_seconds(12 * 3_600),
+    Nanoseconds::from_seconds(24 * 3_600),
+];
+
+/// The columns of idle stretches: of each class how many and how long together.
+pub const IDLE_COLUMNS: [[&str; 2]; IDLE_CLASSES.len()] = [
+    ["idle_1m", "idle_1m_ns"],
+    ["idle_5m", "idle_5m_ns"],
+    ["idle_15m", "idle_15m_ns"],
+    ["idle_1h", "idle_1h_ns"],
+    ["idle_4h", "idle_4h_ns"],
+    ["idle_12h", "idle_12h_ns"],
+    ["idle_24h", "idle_24h_ns"],
+];
+
+/// The measured time between two uses: stretches without use, by their length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdleStretches {
+    /// Before the first use; all of it where there is none.
+    before: u64,
+    /// After the last use.
+    after: u64,
+    /// Between two uses, by [`IDLE_COLUMNS`].
+    pub between: [[u64; 2]; IDLE_CLASSES.len()],
+}
+
+impl IdleStretches {
+    fn add_between(&mut self, stretch: u64) {
+        if let Some(class) = IDLE_CLASSES.iter().rposition(|least| least.0 <= stretch) {
+            let [count, time] = &mut self.between[class];
+            (*count, *time) = (*count + 1, *time + stretch);
+        }
+    }
+
+    /// Appends the stretches of the time that follows; each with whether there was any use.
+    fn append(&mut self, has_use: bool, next: &Self, next_has_use: bool) {
+        match (has_use, next_has_use) {
+            (false, _) => self.before += next.before,
+            (true, false) => self.after += next.before,
+            (true, true) => self.add_between(self.after + next.before),
+        }
+        if next_has_use {
+            self.after = next.after;
+        }
+        for (sum, more) in self.between.iter_mut().flatten().zip(next.between.iter().flatten()) {
+            *sum += more;
+        }
+    }
+}
+
+/// What is known of a run, or of a part of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// Whose facts are those of the run: the workload itself where it holds or is present, else a part of it.
+    pub holder: HolderId,
+    /// When it held or was present first.
+    pub begin: Utc,
+    /// When it held or was present last.
+    pub end: Utc,
+    /// Begin of its first use.
+    pub first_use: Option<Utc>,
+    /// End of its last use.
+    pub last_use: Option<Utc>,
+    pub idle: IdleStretches,
+    /// What the account has of it.
+    #[serde(with = "amounts")]
+    pub amounts: Amounts,
+}
+
+impl Run {
+    pub fn new(holder: HolderId, begin: Utc) -> Self {
+        let (idle, amounts) = (IdleStretches::default(), Amounts::default());
+        Self { holder, begin, end: begin, first_use: None, last_use: None, idle, amounts }
+    }
+
+    /// Adds a time in which the slot was in use or not. Times come in order.
+    pub fn add_measured(&mut self, from: Utc, to: Utc, is_used: bool) {
+        let idle = IdleStretches { before: to.since(from).0, ..IdleStretches::default() };
+        let next = if is_used { IdleStretches::default() } else { idle };
+        self.idle.append(self.first_use.is_some(), &next, is_used);
+        if is_used {
+            self.first_use = self.first_use.or(Some(from));
+            self.last_use = Some(to);
+        }
+    }
+
+    /// Appends what is known of the same run later.
+    pub fn append(&mut self, next: &Self) {
+        self.idle.append(self.first_use.is_some(), &next.idle, next.first_use.is_some());
+        // The workload itself sorts before its parts.
+        self.holder = next.holder.clone().min(self.holder.clone());
+        self.end = next.end.max(self.end);
+        self.first_use = self.first_use.or(next.first_use);
+        self.last_use = next.last_use.or(self.last_use);
+        self.amounts.add(&next.amounts);
+    }
+}
+
+/// The evidence of one GPU in some time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    #[serde(with = "pairs", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shapes: BTreeMap<ShapeKey, [Shape; Series::ALL.len()]>,
+    #[serde(with = "pairs", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub runs: BTreeMap<RunKey, Run>,
+}
+
+impl Evidence {
+    /// Appends the evidence of the time that follows.
+    pub fn append(&mut self, next: Self) {
+        self.append_shapes(next.shapes);
+        for (key, run) in next.runs {
+            match self.runs.get_mut(&key) {
+                Some(known) => known.append(&run),
+                None => {
+                    self.runs.insert(key, run);
+                }
+            }
+        }
+    }
+
+    pub fn append_shapes(&mut self, shapes: BTreeMap<ShapeKey, [Shape; Series::ALL.len()]>) {
+        for (key, shapes) in shapes {
+            let sums = self.shapes.entry(key).or_default();
+            sums.iter_mut().zip(&shapes).for_each(|(sum, more)| sum.add(more));
+        }
+    }
+}
+
+/// A map as a list of pairs, since its keys are no texts.
+mod pairs {
+    use std::collections::BTreeMap;
+
+    use serde::de::DeserializeOwned;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
+        map: &BTreeMap<K, V>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(map)
+    }
+
+    pub(super) fn deserialize<'de, K, V, D>(from: D) -> Result<BTreeMap<K, V>, D::Error>
+    where
+        K: DeserializeOwned + Ord,
+        V: DeserializeOwned,
+        D: Deserializer<'de>,
+    {
+        Ok(Vec::<(K, V)>::deserialize(from)?.into_iter().collect())
+    }
+}
+
+/// Amounts by name, without those that are 0.
+mod amounts {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::{AMOUNTS, Amounts};
+
+    pub(super) fn serialize<S: Serializer>(amounts: &Amounts, to: S) -> Result<S::Ok, S::Error> {
+        let named = AMOUNTS.iter().map(|amount| (amount.name, amount.of(amounts)));
+        to.collect_map(named.filter(|(_, value)| *value > 0))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Amounts, D::Error> {
+        let named = BTreeMap::<String, u64>::deserialize(from)?;
+        let mut amounts = Amounts::default();
+        for amount in AMOUNTS {
+            *amount.of_mut(&mut amounts) = named.get(amount.name).copied().unwrap_or(0);
+        }
+        Ok(amounts)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_share_at_an_edge_is_in_the_bin_above_it() {
+        for (share, column) in
+            [(0, 0), (99, 0), (100, 1), (999, 3 - 1), (1_000, 3), (8_999, 10), (9_000, 11), (10_000, 11)]
+        {
+            let mut shape = Shape::default();
+            shape.add_alone(share, Nanoseconds(7));
+            assert_eq!(shape.0[column], 7, "{share} in {shape:?}");
+        }
+    }
+
+    #[test]
+    fn a_stretch_between_two_uses_counts_by_its_length_and_the_rest_is_before_and_after() {
+        let mut run = Run::new(HolderId::new("user:a"), Utc(0));
+        let uses = [
+            (30, false),
+            (10, true),
+            (59, false),
+            (10, true),
+            (60, false),
+            (240, false),
+            (1, true),
+            (600, false),
+        ];
+        let mut at = Utc(0);
+        for (seconds, is_used) in uses {
+            let to = at.plus(Nanoseconds::from_seconds(seconds));
+            run.add_measured(at, to, is_used);
+            at = to;
+        }
+        let mut between = [[0; 2]; IDLE_CLASSES.len()];
+        between[1] = [1, 300 * SECOND];
+        assert_eq!(run.idle, IdleStretches { before: 30 * SECOND, after: 600 * SECOND, between });
+        let uses = [run.first_use, run.last_use].map(Option::unwrap);
+        assert_eq!(uses, [Utc(30 * SECOND), Utc(410 * SECOND)]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn the_parts_of_a_run_make_the_run_wherever_it_is_cut(
+            uses in prop::collection::vec((1..5_000_u64, any::<bool>()), 1..20),
+            cuts in prop::collection::vec(0..20_usize, 0..3),
+        ) {
+            let holder = HolderId::new("user:a");
+            let (mut whole, mut parts, mut at) = (Run::new(holder.clone(), Utc(0)), vec![Run::new(holder.clone(), Utc(0))], Utc(0));
+            for (place, (seconds, is_used)) in uses.into_iter().enumerate() {
+                let to = at.plus(Nanoseconds::from_seconds(seconds));
+                if cuts.contains(&place) {
+                    parts.push(Run::new(holder.clone(), at));
+                }
+                for run in [&mut whole, parts.last_mut().unwrap()] {
+                    run.add_measured(at, to, is_used);
+                    run.end = to;
+                    run.amounts.memory_peak = run.amounts.memory_peak.max(seconds);
+                }
+                at = to;
+            }
+            let mut sum = parts.remove(0);
+            parts.iter().for_each(|part| sum.append(part));
+            prop_assert_eq!(&sum, &whole);
+            let json = serde_json::to_string(&sum).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Run>(&json).unwrap(), whole);
+        }
+    }
+}
