@@ -1,11 +1,11 @@
 //! Step 4 of a tick: XIDs, notices and readings of each GPU become a health verdict.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use super::account::ENERGY;
 use super::{Meter, Policy, TrackedGpu};
-use crate::accounting::batches::{LedgerBatch, StickyFaults, XidSums};
+use crate::accounting::batches::{LedgerBatch, OpenIncidents, StickyFaults, XidSums};
 use crate::meter::health::{HealthInput, HealthInputs, INPUT_SOURCES, Judge, Reachability, ReceivedEvents};
 use crate::model::catalogue::{PointId, points_of, xid};
 use crate::model::frame::Tier;
@@ -40,6 +40,8 @@ pub(super) struct GpuHealthTracker {
     /// The most NVLinks that were up at once since the driver was loaded.
     pub(super) most_links_up: u32,
     stored: StoredFaults,
+    /// The rules that the ledger was told last; none before the first.
+    incidents: Option<BTreeSet<Arc<str>>>,
 }
 
 /// What the ledger has of the GPU's faults.
@@ -137,11 +139,15 @@ impl Meter {
         }
     }
 
-    /// Judges every GPU; sticky faults go to the ledger if they have changed.
+    /// Judges every GPU; sticky faults and incidents go to the ledger if they have changed.
     pub(super) fn judge(&mut self, now: Stamp, batch: &mut LedgerBatch) {
         for gpu in self.gpus.values_mut() {
             let before = Arc::clone(&gpu.health.verdict);
             gpu.judge(now, &self.policy);
+            let is_first = gpu.health.incidents.is_none();
+            if is_first || !Arc::ptr_eq(&before, &gpu.health.verdict) {
+                batch.incidents.extend(gpu.health.take_incidents(&gpu.id.uuid, batch.now));
+            }
             let failed = gpu.health.failed.map(|failed| failed.utc);
             // An XID or a reset may have changed `failed` before the judge was called.
             let same = Arc::ptr_eq(&before, &gpu.health.verdict)
@@ -311,6 +317,15 @@ impl GpuHealthTracker {
             StoredFaults { faults: self.judge.sticky_faults(), failed, most_links_up: self.most_links_up };
         let before = std::mem::replace(&mut self.stored, now);
         before != self.stored
+    }
+
+    /// The reasons of the verdict, if they are others than those that the ledger was told last.
+    fn take_incidents(&mut self, gpu: &Arc<str>, at: Utc) -> Option<OpenIncidents> {
+        let kinds: BTreeSet<Arc<str>> =
+            self.verdict.reasons.iter().map(|reason| reason.rule.into()).collect();
+        let has_changed = self.incidents.as_ref() != Some(&kinds);
+        self.incidents = Some(kinds.clone());
+        has_changed.then(|| OpenIncidents { gpu: Arc::clone(gpu), at, kinds })
     }
 
     fn sticky_faults(&self, gpu: &Arc<str>, module: Option<u64>) -> StickyFaults {

@@ -45,6 +45,13 @@ impl TickShares {
     pub const fn of(&self, series: Series) -> Option<u16> {
         self.0[series as usize]
     }
+
+    /// Those of a part of the tick, of which this is the share of busy time.
+    #[must_use]
+    pub const fn of_part(mut self, busy: u16) -> Self {
+        self.0[Series::Busy as usize] = Some(busy);
+        self
+    }
 }
 
 /// The lower edges of the bins of a shape, in percent.
@@ -65,7 +72,7 @@ pub const SHAPE_COLUMNS: [&str; 14] = [
     "from_80_ns",
     "from_90_ns",
     "shared_ns",
-    "unmeasured_ns",
+    "unknown_ns",
 ];
 
 /// How long one series of a holder on a slot was in each bin, in nanoseconds, by [`SHAPE_COLUMNS`]. The times sum to that in
@@ -87,7 +94,7 @@ impl Shape {
     }
 
     /// Adds time in which the share was not known.
-    pub fn add_unmeasured(&mut self, time: Nanoseconds) {
+    pub fn add_unknown(&mut self, time: Nanoseconds) {
         self.0[EDGES.len() + 1] += time.0;
     }
 
@@ -109,6 +116,13 @@ pub struct ShapeKey {
     /// GPU instance id; none for a whole GPU.
     pub gpu_instance: Option<u32>,
     pub holder: HolderId,
+}
+
+impl ShapeKey {
+    /// A key at or before all of an hour.
+    pub fn first_of(hour: Utc) -> Self {
+        Self { hour, gpu_instance: None, holder: HolderId::new("") }
+    }
 }
 
 /// A run: a job, a pod, or the time of any other workload, on one slot.

@@ -1,6 +1,6 @@
 //! The XID errors and the sticky faults of a GPU, which survive a restart of the agent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,17 @@ pub struct StickyFaults {
     pub energy_counter: Option<Microjoules>,
     /// The most NVLinks that were up at once since the driver was loaded; 0 before the first.
     pub most_links_up: u32,
+}
+
+/// The faults that one GPU has at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenIncidents {
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// Account time.
+    pub at: Utc,
+    /// The rules of its verdict.
+    pub kinds: BTreeSet<Arc<str>>,
 }
 
 /// XID errors of one GPU since the ledger was created.

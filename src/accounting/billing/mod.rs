@@ -8,6 +8,7 @@ mod bill;
 pub mod chain;
 mod charge;
 mod day;
+mod day_evidence;
 mod draft;
 mod explanation;
 pub mod focus;
@@ -38,6 +39,7 @@ pub use bill::{
 };
 pub use charge::{Charge, ChargedSlot, charges};
 pub use day::{DayAccount, DayGpu, DayHeader, DayRevision, DayRow, ExportedFile};
+pub use day_evidence::{DayEvidence, DayRun, DayShape, EvidenceHeader, EvidenceOwner};
 pub use draft::{BillDraft, FileNumbers, LineKey};
 pub use explanation::{
     ClockStep, ExplainedLine, Explanation, GpuEvent, GpuEventKind, GpuRecord, LineSpan, NodeBoot,

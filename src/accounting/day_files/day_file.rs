@@ -78,7 +78,7 @@ impl DayFile<Bytes> {
 }
 
 /// Runs what reads a file. The Parquet reader panics on some damaged files.
-fn guarded<T>(read: impl FnOnce() -> Result<T, FileProblem>) -> Result<T, FileProblem> {
+pub(super) fn guarded<T>(read: impl FnOnce() -> Result<T, FileProblem>) -> Result<T, FileProblem> {
     catch_unwind(AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err(FileProblem::Damaged("its pages cannot be decoded".to_owned())))
 }

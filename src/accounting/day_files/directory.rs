@@ -12,8 +12,8 @@ use crate::model::Utc;
 use crate::runtime::file::{self, Durability};
 
 const FILE: &str = "day.parquet";
-/// The name of a file that is being written.
-const PART: &str = ".day.parquet.part";
+/// The file of evidence beside it.
+const EVIDENCE: &str = "evidence.parquet";
 /// Hive's name of the partition without a value.
 const NO_CLUSTER: &str = "__HIVE_DEFAULT_PARTITION__";
 
@@ -58,6 +58,11 @@ impl ExportDirectory<'_> {
         self.folder_of(&cluster_name(cluster), day, ledger).join(FILE)
     }
 
+    /// Where the evidence of a day belongs: beside its account.
+    pub fn evidence_beside(account: &Path) -> PathBuf {
+        account.with_file_name(EVIDENCE)
+    }
+
     fn folder_of(self, cluster: &str, day: Utc, ledger: &str) -> PathBuf {
         let (cluster, day) = (format!("cluster={cluster}"), format!("date={}", date_of(day)));
         self.0.join(cluster).join(day).join(format!("ledger={ledger}"))
@@ -99,9 +104,15 @@ fn cluster_name(cluster: Option<&str>) -> String {
 pub fn write_file(directory: ExportDirectory<'_>, header: &DayHeader, bytes: &[u8]) -> io::Result<()> {
     fs::metadata(directory.0)?;
     let path = directory.path_of(header.cluster.as_deref(), header.day, &header.ledger);
-    let folder = path.parent().unwrap_or(directory.0);
-    fs::create_dir_all(folder)?;
-    file::replace(&path, &folder.join(PART), 0o666, Durability::PowerLoss, |file| file.write_all(bytes))
+    fs::create_dir_all(path.parent().unwrap_or(directory.0))?;
+    replace_file(&path, bytes)
+}
+
+/// Writes a file in a directory that exists.
+pub(super) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let part = path.with_file_name(format!(".{name}.part"));
+    file::replace(path, &part, 0o666, Durability::PowerLoss, |file| file.write_all(bytes))
 }
 
 /// Removes the file of that day and ledger from the partitions of other clusters, to which the node belonged before.

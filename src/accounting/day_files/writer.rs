@@ -1,9 +1,10 @@
-//! Writes the days of a ledger whose files are missing or are of other rows, rates or rules.
+//! Writes the days of a ledger whose files are missing or are of other rows, rates or rules, each with its evidence.
 
 use super::day_bytes::write_day;
 use super::day_file::DayFile;
-use super::directory::{ExportDirectory, remove_other_clusters, write_file};
+use super::directory::{ExportDirectory, remove_other_clusters, replace_file, write_file};
 use super::error::{ExportError, FileProblem};
+use super::evidence_file::{self, write_evidence};
 use crate::accounting::billing::{DayHeader, DayRevision};
 use crate::accounting::ledger::Reader;
 use crate::model::Utc;
@@ -39,8 +40,28 @@ pub fn write_days(
     refused.map_or(Ok(written), |error| Err(error.into()))
 }
 
-/// Writes a day where that differs from its file; whether it did.
+/// Writes a day and its evidence where these differ from their files; whether it wrote the day.
 fn write_one(
+    reader: &mut Reader,
+    directory: ExportDirectory<'_>,
+    (day, revision): (Utc, DayRevision),
+    is_recent: bool,
+) -> Result<bool, ExportError> {
+    let is_written = write_account(reader, directory, (day, revision), is_recent)?;
+    let (cluster, ledger) = reader.day_owner(day)?;
+    let path = ExportDirectory::evidence_beside(&directory.path_of(cluster.as_deref(), day, &ledger));
+    if is_recent || evidence_file::revision_of(&path) != Some(revision) {
+        let evidence = reader.day_evidence(day)?;
+        let bytes = write_evidence(&evidence).map_err(|error| FileProblem::Parquet(error).at(&path))?;
+        if !file::read(&path).is_ok_and(|known| known == bytes) {
+            replace_file(&path, &bytes).map_err(|error| FileProblem::Io(error).at(&path))?;
+        }
+    }
+    Ok(is_written)
+}
+
+/// Writes the account of a day where it differs from its file; whether it did.
+fn write_account(
     reader: &mut Reader,
     directory: ExportDirectory<'_>,
     (day, revision): (Utc, DayRevision),

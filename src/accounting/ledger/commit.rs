@@ -14,7 +14,7 @@ use super::error::{Cause, Error};
 use super::minutes::{add_minute_part, split_at_minutes};
 use super::owner::Ledger;
 use super::state::{LedgerGpu, TransactionDraft};
-use super::{MINUTE, column, expected, files, sticky_faults, write, xids};
+use super::{MINUTE, column, evidence, expected, files, incidents, sticky_faults, write, xids};
 use crate::accounting::batches::{
     Acknowledged, ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed, SlotTotal,
 };
@@ -108,7 +108,11 @@ fn store_batch(draft: &mut TransactionDraft<'_>, batch: &LedgerBatch) -> Result<
     for faults in &batch.sticky_faults {
         sticky_faults::store(connection, faults, &draft.base.boot_id)?;
     }
+    for open in &batch.incidents {
+        incidents::store_open(connection, open)?;
+    }
     for sums in &batch.xids {
+        incidents::store_xids(connection, sums, batch.now)?;
         if xids::store(connection, sums, &draft.base.boot_id)? {
             draft.changes.xids.push(sums.clone());
         }
@@ -130,7 +134,7 @@ fn store_batch(draft: &mut TransactionDraft<'_>, batch: &LedgerBatch) -> Result<
         gpu.raw.retain(|from, _| *from >= until);
     }
     for resumed in &batch.resumed {
-        resume_account(draft, resumed)?;
+        resume_account(draft, resumed, batch.now)?;
     }
     for open in &batch.open {
         store_spans(draft, open)?;
@@ -193,12 +197,13 @@ fn close_window(
 }
 
 /// Continues a suspended account, without anything from before.
-fn resume_account(draft: &mut TransactionDraft<'_>, resumed: &Resumed) -> Result<(), Cause> {
-    let connection = draft.connection;
-    let gpu = draft.gpu(&resumed.gpu)?;
-    if resumed.at <= gpu.settled_until {
+fn resume_account(draft: &mut TransactionDraft<'_>, resumed: &Resumed, now: Utc) -> Result<(), Cause> {
+    if resumed.at <= draft.gpu(&resumed.gpu)?.settled_until {
         return Ok(());
     }
+    evidence::end(draft, &resumed.gpu, now)?;
+    let connection = draft.connection;
+    let gpu = draft.gpu(&resumed.gpu)?;
     (gpu.settled_until, gpu.seen, gpu.holdings) = (resumed.at, resumed.at, Arc::new([]));
     gpu.raw.retain(|from, _| *from >= resumed.at);
     write::update_resumed_gpu(connection, gpu)?;
@@ -244,6 +249,7 @@ fn store_window(draft: &mut TransactionDraft<'_>, closed: &ClosedWindow, now: Ut
     for part in split_at_minutes(window, draft.base.rolled) {
         add_minute_part(draft, closed, &part, now)?;
     }
+    evidence::add_window(draft, &closed.gpu, window, now)?;
     let connection = draft.connection;
     let gpu = draft.gpu(&closed.gpu)?;
     gpu.settled_until = window.to;

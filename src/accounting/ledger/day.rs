@@ -57,6 +57,17 @@ pub(super) fn owner(connection: &Connection, day: Utc) -> Result<(Option<String>
     Ok((nodes.at(Utc(to.0.saturating_sub(1))).cluster.clone(), ledger))
 }
 
+/// What a day is made from now.
+pub(super) fn revision_of(connection: &Connection, day: Utc) -> Result<DayRevision, Cause> {
+    let end = closed_time(connection)?;
+    let sql = "SELECT coalesce(sum(slot_ns), 0) FROM minute
+               WHERE minute_ns >= max(?1, (SELECT exports_since_ns FROM ledger)) AND minute_ns < ?2";
+    let period = [stored(day.0)?, stored(day.plus(DAY).min(end).0)?];
+    let slot = connection.query_row(sql, period, |row| Ok(Nanoseconds(loaded(row, 0)?)))?;
+    let (schedule, rules) = history::load(connection)?;
+    Ok(DayRevision { slot: slot.into(), ..revision(day, end, &schedule, &rules) })
+}
+
 /// A revision without GPU time.
 fn revision(day: Utc, end: Utc, schedule: &RateSchedule, rules: &RuleSchedule) -> DayRevision {
     let until = day.plus(DAY);

@@ -13,7 +13,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::merge::merge_best_pair;
 use crate::accounting::batches::{
-    ClosedWindow, Expected, GpuRegistration, LedgerBatch, OpenSpans, Resumed, StickyFaults, XidSums,
+    ClosedWindow, Expected, GpuRegistration, LedgerBatch, OpenIncidents, OpenSpans, Resumed, StickyFaults,
+    XidSums,
 };
 use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
 
@@ -51,6 +52,8 @@ struct GpuQueue {
     registration: Option<GpuRegistration>,
     expected: Option<Expected>,
     sticky_faults: Option<StickyFaults>,
+    /// The last changes.
+    incidents: Vec<OpenIncidents>,
     xids: Option<XidSums>,
     closed: Vec<ClosedWindow>,
     resumed: Vec<Resumed>,
@@ -63,6 +66,9 @@ struct GpuQueue {
 impl LedgerQueue {
     /// Windows that may wait per GPU: one hour.
     pub const WINDOWS: usize = 240;
+
+    /// Changes of incidents that may wait per GPU; of more the oldest are left out, since each has all that are open.
+    const INCIDENTS: usize = 100;
 
     /// Adds a batch without waiting for the disk.
     pub fn offer(&self, batch: LedgerBatch) {
@@ -120,6 +126,11 @@ impl QueuedWork {
         for faults in batch.sticky_faults {
             let queue = self.gpu(&faults.gpu);
             queue.sticky_faults = Some(faults);
+        }
+        for open in batch.incidents {
+            let incidents = &mut self.gpu(&open.gpu).incidents;
+            incidents.push(open);
+            incidents.drain(..incidents.len().saturating_sub(LedgerQueue::INCIDENTS));
         }
         for sums in batch.xids {
             let queue = self.gpu(&sums.gpu);
@@ -189,6 +200,7 @@ impl GpuQueue {
         batch.registrations.extend(self.registration);
         batch.expected.extend(self.expected);
         batch.sticky_faults.extend(self.sticky_faults);
+        batch.incidents.extend(self.incidents);
         batch.xids.extend(self.xids);
         batch.closed.extend(self.closed);
         batch.resumed.extend(self.resumed);

@@ -7,13 +7,14 @@ use rusqlite::{Connection, Params};
 
 use super::billing::{HOLDERS, closed_time, make_bill, make_bills};
 use super::column::{self, loaded_id, loaded_json};
-use super::day;
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
 use super::explain::explain;
 use super::statements::{self, RecordedDocuments};
-use super::{counters, history, node, schema};
-use crate::accounting::billing::{Bill, BillRequest, DayAccount, DayRevision, Explanation, RulesVersion};
+use super::{counters, day, evidence, history, node, schema};
+use crate::accounting::billing::{
+    Bill, BillRequest, DayAccount, DayEvidence, DayRevision, Explanation, RulesVersion,
+};
 use crate::model::{Holder, NodeIdentity, Utc};
 
 /// A read-only connection. Its calls may block on the disk.
@@ -122,6 +123,16 @@ impl Reader {
     /// Those of [`Reader::bill`].
     pub fn day(&mut self, begin: Utc) -> Result<DayAccount, Error> {
         self.read("export a day", |transaction| day::read_day(transaction, begin))
+    }
+
+    /// The evidence of a day.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn day_evidence(&mut self, begin: Utc) -> Result<DayEvidence, Error> {
+        self.read("export the evidence of a day", |transaction| {
+            evidence::read_day(transaction, begin, closed_time(transaction)?)
+        })
     }
 
     /// The versions of the tenant rules that are in force between two times.

@@ -134,7 +134,7 @@ pub(super) fn load_holders(
 }
 
 fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(LedgerGpu, RecoveredGpu)>> {
-    let sql = "SELECT id, uuid, gpu_index, model, settled_until_ns, slot_ns, carry, weights, holdings, energy_counter_uj
+    let sql = "SELECT id, uuid, gpu_index, model, settled_until_ns, slot_ns, carry, weights, holdings, energy_counter_uj, evidence
                FROM gpu";
     rows(connection, sql, [], |row| {
         let uuid: Arc<str> = row.get::<_, String>(1)?.into();
@@ -153,6 +153,7 @@ fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(LedgerGpu, Recove
         let gpu = LedgerGpu {
             slot: recovered_gpu.slot.0,
             holdings: Arc::clone(&recovered_gpu.holdings),
+            evidence: Arc::new(loaded_json(row, 10)?),
             ..LedgerGpu::new(row.get(0)?, &recovered_gpu.model, recovered_gpu.settled_until)
         };
         Ok((gpu, recovered_gpu))

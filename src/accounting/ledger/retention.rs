@@ -12,6 +12,7 @@ use super::amounts::{ACCOUNT, names};
 use super::billing::closed_until;
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
+use super::evidence;
 use super::migration::last_commit;
 use super::owner::Ledger;
 use super::rolled::RolledTime;
@@ -89,6 +90,10 @@ impl Ledger {
         match step {
             RetentionStep::Delete { before } => delete_rows(&transaction, before)?,
             RetentionStep::SumUp { begin, end } => sum_up_rows(&transaction, begin, end)?,
+            RetentionStep::DeleteEvidence { before } => {
+                evidence::delete_older(&transaction, before, DELETED_ROWS)?;
+            }
+            RetentionStep::SumUpShapes { day } => evidence::sum_up_day(&transaction, day, SUMMED_ROWS)?,
         }
         transaction.commit()?;
         self.state.rolled = rolled;
@@ -105,6 +110,12 @@ impl Ledger {
         if first_minute(connection, Utc(0))?.is_some_and(|first| first < delete_before) {
             rolled.deleted_until = rolled.deleted_until.max(delete_before);
             return Ok(Some((rolled, RetentionStep::Delete { before: delete_before })));
+        }
+        if evidence::has_older(connection, delete_before)? {
+            return Ok(Some((rolled, RetentionStep::DeleteEvidence { before: delete_before })));
+        }
+        if let Some(day) = evidence::first_unsummed_day(connection, before(retention.minutes))? {
+            return Ok(Some((rolled, RetentionStep::SumUpShapes { day })));
         }
         // Rows that come late, of a GPU that is settled again, are added to the sums.
         let settled = self.state.gpus.values().map(|gpu| gpu.settled_until);
@@ -123,9 +134,21 @@ impl Ledger {
 
 enum RetentionStep {
     /// Deletes some rows that begin before that time.
-    Delete { before: Utc },
+    Delete {
+        before: Utc,
+    },
     /// Adds some rows of a quarter hour to its sums.
-    SumUp { begin: Utc, end: Utc },
+    SumUp {
+        begin: Utc,
+        end: Utc,
+    },
+    DeleteEvidence {
+        before: Utc,
+    },
+    /// Adds some shapes of hours to those of their day.
+    SumUpShapes {
+        day: Utc,
+    },
 }
 
 /// The first `minute_ns` from that time on.

@@ -73,6 +73,7 @@ CREATE TABLE gpu (
     carry             TEXT NOT NULL DEFAULT '{}', -- JSON: tree node -> holder -> owed, 2^-32 ns
     weights           TEXT NOT NULL DEFAULT '{}', -- JSON: holder -> weight of the last window
     holdings          TEXT NOT NULL DEFAULT '[]', -- JSON: holdings at the end of the last span
+    evidence          TEXT NOT NULL DEFAULT '{}', -- JSON: shapes of the open hour, and runs that have not ended
     energy_counter_uj INTEGER                     -- the driver's energy counter at the last span; NULL: not read in this boot
 ) STRICT;
 
@@ -101,6 +102,17 @@ CREATE TABLE xid_sum (
     codes    TEXT NOT NULL, -- JSON: XID -> count, wall clock of the last one, what each source reported lately
     boot_id  TEXT NOT NULL  -- the boot of the times since boot in codes
 ) STRICT;
+
+-- Faults of GPUs over time.
+CREATE TABLE incident (
+    from_ns INTEGER NOT NULL, -- account time
+    to_ns   INTEGER,          -- NULL: it goes on
+    gpu     INTEGER NOT NULL REFERENCES gpu (id),
+    kind    TEXT NOT NULL,    -- the rule of the health verdict that it was a reason of, or xid: an XID, and those of its code that
+                              -- followed within 5 minutes each
+    code    INTEGER NOT NULL, -- of an XID; 0: none
+    PRIMARY KEY (from_ns, gpu, kind, code)
+) STRICT, WITHOUT ROWID;
 
 -- Holders: who held or used a GPU, a row for each version of the facts that tenant rules read.
 CREATE TABLE holder (
@@ -170,6 +182,75 @@ CREATE TABLE account (
     method              INTEGER NOT NULL, -- worst: 0 observed, 1 bridged
     source              INTEGER NOT NULL, -- set of bits, meters of activity: 1 gpm, 2 utilization, 4 none, 8 samples
     PRIMARY KEY (minute_ns, gpu, holder, gpu_instance, profile)
+) STRICT, WITHOUT ROWID;
+
+-- How busy holders kept their slots while they alone used them: how long a share was in each bin. Rows of hours become rows of
+-- days. Of a row all times sum to that in which the holder held or was present; it is time of the slot, not its weight in GPU time.
+CREATE TABLE shape (
+    hours         INTEGER NOT NULL, -- 1: an hour, 24: a day
+    begin_ns      INTEGER NOT NULL, -- its beginning
+    gpu           INTEGER NOT NULL REFERENCES gpu (id),
+    gpu_instance  INTEGER NOT NULL, -- -1: a whole GPU
+    holder        INTEGER NOT NULL REFERENCES holder (id),
+    series        INTEGER NOT NULL, -- the share: 0 of time busy, by any meter; from GPM: 1 of multiprocessors in use, 2 of time of
+                                    -- the tensor pipes, 3 of the FP64 pipe, 4 of memory bandwidth; no row where it is not known
+    from_0_ns     INTEGER NOT NULL, -- from 0 % to below 1 %
+    from_1_ns     INTEGER NOT NULL, -- from 1 % to below 5 %
+    from_5_ns     INTEGER NOT NULL, -- and so on
+    from_10_ns    INTEGER NOT NULL,
+    from_20_ns    INTEGER NOT NULL,
+    from_30_ns    INTEGER NOT NULL,
+    from_40_ns    INTEGER NOT NULL,
+    from_50_ns    INTEGER NOT NULL,
+    from_60_ns    INTEGER NOT NULL,
+    from_70_ns    INTEGER NOT NULL,
+    from_80_ns    INTEGER NOT NULL,
+    from_90_ns    INTEGER NOT NULL, -- from 90 % to 100 %
+    shared_ns     INTEGER NOT NULL, -- others used the slot too
+    unknown_ns    INTEGER NOT NULL, -- the share was not known
+    PRIMARY KEY (hours, begin_ns, gpu, gpu_instance, holder, series)
+) STRICT, WITHOUT ROWID;
+
+-- Runs that have ended: of a job, a pod, or any other workload, on one slot. One of several GPUs has a row for each.
+CREATE TABLE run (
+    end_ns              INTEGER NOT NULL, -- when it held or was present last
+    gpu                 INTEGER NOT NULL REFERENCES gpu (id),
+    gpu_instance        INTEGER NOT NULL,
+    holder              INTEGER NOT NULL REFERENCES holder (id), -- the workload, or a part of it where only parts held and used
+    name                TEXT NOT NULL,    -- that all runs of a recurring workload have
+    begin_ns            INTEGER NOT NULL,
+    first_use_ns        INTEGER,          -- when it was first in use; NULL: never
+    last_use_ns         INTEGER,          -- end of the last use; from then to end_ns it was idle
+    idle_1m             INTEGER NOT NULL, -- stretches without use between two uses, of 1 to 5 minutes: how many
+    idle_1m_ns          INTEGER NOT NULL, -- and how long together
+    idle_5m             INTEGER NOT NULL, -- of 5 to 15 minutes, and so on
+    idle_5m_ns          INTEGER NOT NULL,
+    idle_15m            INTEGER NOT NULL,
+    idle_15m_ns         INTEGER NOT NULL,
+    idle_1h             INTEGER NOT NULL,
+    idle_1h_ns          INTEGER NOT NULL,
+    idle_4h             INTEGER NOT NULL,
+    idle_4h_ns          INTEGER NOT NULL,
+    idle_12h            INTEGER NOT NULL,
+    idle_12h_ns         INTEGER NOT NULL,
+    idle_24h            INTEGER NOT NULL,
+    idle_24h_ns         INTEGER NOT NULL,
+    within_ns           INTEGER NOT NULL, -- from here on the sums of its rows of account
+    lent_ns             INTEGER NOT NULL,
+    idle_ns             INTEGER NOT NULL,
+    unmeasured_ns       INTEGER NOT NULL,
+    unavailable_ns      INTEGER NOT NULL,
+    used_within_ns      INTEGER NOT NULL,
+    used_beyond_ns      INTEGER NOT NULL,
+    used_outside_ns     INTEGER NOT NULL,
+    used_unheld_ns      INTEGER NOT NULL,
+    energy_static_uj    INTEGER NOT NULL,
+    energy_dynamic_uj   INTEGER NOT NULL,
+    memory_byte_seconds INTEGER NOT NULL,
+    energy_waiting_uj   INTEGER NOT NULL,
+    measured_ns         INTEGER NOT NULL,
+    memory_peak_bytes   INTEGER NOT NULL,
+    PRIMARY KEY (end_ns, gpu, gpu_instance, holder)
 ) STRICT, WITHOUT ROWID;
 
 -- Remarks of settlement, such as conflicts of claims.

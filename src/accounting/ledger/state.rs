@@ -15,7 +15,7 @@ use super::{counters, write};
 use crate::accounting::batches::{CounterKey, HolderCounter, MonthCosts, TenantKey, XidSums};
 use crate::accounting::billing::{BillLine, PricedSpan, RateSchedule};
 use crate::accounting::tenants::{RuleSchedule, TenantRules, tenant};
-use crate::model::{GpuId, Holder, HolderId, Holding, Nanoseconds, Row, Utc};
+use crate::model::{Evidence, GpuId, Holder, HolderId, Holding, Nanoseconds, Row, Utc};
 
 /// A counter that has not changed for this long is unloaded from memory; its series ended a minute before.
 const UNLOAD_AFTER: Nanoseconds = Nanoseconds::from_seconds(660);
@@ -41,6 +41,8 @@ pub(super) struct LedgerGpu {
     pub(super) holdings: Arc<[Holding]>,
     /// The end of the span from which `holdings` were taken.
     pub(super) seen: Utc,
+    /// Shapes of the open hour, and open runs.
+    pub(super) evidence: Arc<Evidence>,
 }
 
 impl LedgerGpu {

@@ -112,10 +112,10 @@ pub(super) fn update_energy_counter(
     put(connection, "UPDATE gpu SET energy_counter_uj = ?2 WHERE id = ?1", [gpu, clamped(counter.0)])
 }
 
-/// Stores the continuation of a suspended account, without carries, weights, holdings and energy counter.
+/// Stores the continuation of a suspended account, without carries, weights, evidence, holdings and energy counter.
 pub(super) fn update_resumed_gpu(connection: &Connection, gpu: &LedgerGpu) -> rusqlite::Result<()> {
     let sql =
-        "UPDATE gpu SET settled_until_ns = ?2, carry = '{}', weights = '{}', holdings = '[]', energy_counter_uj = NULL
+        "UPDATE gpu SET settled_until_ns = ?2, carry = '{}', weights = '{}', evidence = '{}', holdings = '[]', energy_counter_uj = NULL
          WHERE id = ?1";
     put(connection, sql, [gpu.id, stored(gpu.settled_until.0)?])
 }
@@ -126,9 +126,10 @@ pub(super) fn update_settled_gpu(
     gpu: &LedgerGpu,
     last: &Settlement,
 ) -> Result<(), Cause> {
-    let sql = "UPDATE gpu SET settled_until_ns = ?2, slot_ns = ?3, carry = ?4, weights = ?5 WHERE id = ?1";
+    let sql = "UPDATE gpu SET settled_until_ns = ?2, slot_ns = ?3, carry = ?4, weights = ?5, evidence = ?6 WHERE id = ?1";
     let (carry, weights) = (serde_json::to_string(&last.carry)?, serde_json::to_string(&last.weights)?);
-    let values = params![gpu.id, stored(gpu.settled_until.0)?, stored(gpu.slot)?, carry, weights];
+    let evidence = serde_json::to_string(&*gpu.evidence)?;
+    let values = params![gpu.id, stored(gpu.settled_until.0)?, stored(gpu.slot)?, carry, weights, evidence];
     Ok(put(connection, sql, values)?)
 }
 

@@ -10,7 +10,7 @@ use crate::meter::identify::{HolderList, PresentBySlot};
 use crate::model::catalogue::{PointId, first_point};
 use crate::model::{
     ActivitySource, Fraction, Frame, HolderId, Holding, InstanceSpan, MigLayout, MigSlot, MigSpan,
-    Nanoseconds, SlotState, Span,
+    Nanoseconds, SlotState, Span, TickShares,
 };
 
 const MEMORY_TOTAL: PointId = first_point("gpu_memory_total_bytes");

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use super::apportion::Shares;
 use crate::model::{
-    Evidence, HOUR, HolderId, Holding, Microjoules, Nanoseconds, Presence, Row, Run, RunKey, Series,
-    ShapeKey, SlotId, SlotState, Span, TickShares, Utc, WAITING_SHARE,
+    Evidence, HOUR, HolderId, Holding, Microjoules, Presence, Row, Run, RunKey, Series, ShapeKey, SlotId,
+    SlotState, Span, TickShares, Utc, WAITING_SHARE,
 };
 
 /// What of a span is of one slot.
@@ -17,7 +17,6 @@ struct SlotTick<'a> {
     gpu_instance: Option<u32>,
     from: Utc,
     to: Utc,
-    state: SlotState,
     /// Share of time busy; none unless measured.
     busy: Option<u16>,
     shares: TickShares,
@@ -47,7 +46,6 @@ fn ticks(span: &Span) -> Vec<SlotTick<'_>> {
         gpu_instance: None,
         from: span.from,
         to: span.to,
-        state: span.state,
         busy: (span.state == SlotState::Measured).then(|| span.busy_share()),
         shares: span.shares,
         holdings: &span.holdings,
@@ -58,7 +56,6 @@ fn ticks(span: &Span) -> Vec<SlotTick<'_>> {
     let Some(mig) = &span.instances else { return vec![tick] };
     let slots = mig.slots.iter().map(|(name, slot)| SlotTick {
         gpu_instance: name.parse().ok(),
-        state: slot.state,
         busy: (slot.state == SlotState::Measured).then(|| slot.busy_share(span.length())),
         shares: slot.shares,
         holdings: &slot.holdings,
@@ -153,7 +150,7 @@ impl<'a> SlotTick<'a> {
                 match share {
                     Some(share) if is_alone => shape.add_alone(share, to.since(from)),
                     Some(_) => shape.add_shared(to.since(from)),
-                    None => shape.add_unmeasured(to.since(from)),
+                    None => shape.add_unknown(to.since(from)),
                 }
             }
             from = to;

@@ -6,8 +6,7 @@
 use std::sync::Arc;
 
 use crate::model::{
-    Holding, InstanceSpan, Microjoules, MigLayout, MigSpan, Nanoseconds, Series, SlotState, Span, TickShares,
-    Utc,
+    Holding, InstanceSpan, Microjoules, MigLayout, MigSpan, Nanoseconds, SlotState, Span, Utc,
 };
 
 /// Length of a window. Windows lie on a UTC grid of this length.
@@ -29,13 +28,13 @@ pub fn split(span: &Span, at: Utc) -> (Span, Span) {
     let (mut first, mut second) = (span.clone(), span.clone());
     first.to = at;
     second.from = at;
-    let keep_share = |shares: &mut TickShares, busy: u16| shares.0[Series::Busy as usize] = Some(busy);
     (first.busy, second.busy) = divided(span.busy, part, whole);
-    [&mut first, &mut second].map(|part| keep_share(&mut part.shares, span.busy_share()));
+    first.shares = span.shares.of_part(span.busy_share());
+    second.shares = first.shares;
     if let (Some(one), Some(other)) = (&mut first.instances, &mut second.instances) {
         for (one, other) in one.slots.values_mut().zip(other.slots.values_mut()) {
-            let share = one.busy_share(whole);
-            [&mut *one, &mut *other].map(|part| keep_share(&mut part.shares, share));
+            one.shares = one.shares.of_part(one.busy_share(whole));
+            other.shares = one.shares;
             (one.busy, other.busy) = divided(one.busy, part, whole);
         }
     }

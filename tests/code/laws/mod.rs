@@ -1,6 +1,7 @@
 //! The laws of the account, exact on integers, in random worlds: holders start and end, claims conflict, weights are
 //! missing, the GPU is lost or unobserved.
 
+mod evidence;
 mod instances;
 mod regressions;
 mod worlds;

@@ -3,6 +3,7 @@
 mod bills;
 mod commits;
 mod copies;
+mod evidence;
 mod explanations;
 mod exports;
 mod focus;

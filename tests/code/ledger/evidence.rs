@@ -1,0 +1,255 @@
+//! Evidence in the ledger: nothing twice and nothing lost by kills, and sums that roll-ups keep.
+
+use std::collections::BTreeMap;
+
+use gpumeter::accounting::batches::{ClosedWindow, LedgerBatch, OpenIncidents, Resumed, XidSum, XidSums};
+use gpumeter::accounting::ledger::{Ledger, Retention};
+use gpumeter::meter::attribution;
+use gpumeter::model::{
+    ActivitySource, Carry, Fraction, Holding, HoldingSource, Microjoules, Nanoseconds, Presence,
+    SHAPE_COLUMNS, SlotState, Span, TickShares,
+};
+use proptest::prelude::*;
+
+use super::world::*;
+
+/// A window of a whole GPU in one tick.
+#[derive(Clone, Copy, Debug)]
+struct Tick {
+    seconds: u64,
+    /// In ten-thousandths.
+    busy: u16,
+    /// Whether user a, then user b, has a process; a holds as long as one has.
+    present: [bool; 2],
+    sm: Option<u16>,
+}
+
+/// The settlement of windows, one after another.
+fn windows(ticks: &[Tick]) -> Vec<ClosedWindow> {
+    let (mut carry, mut weights, mut from) = (Carry::new(), BTreeMap::new(), 0);
+    let mut windows = Vec::new();
+    for tick in ticks {
+        let users = ["user:a", "user:b"].iter().zip(tick.present).filter(|(_, present)| *present);
+        let presence = Presence { weight: None, memory: Some(tick.seconds << 30) };
+        let present: BTreeMap<_, _> = users.map(|(user, _)| (holder(user), presence.clone())).collect();
+        let holding = Holding {
+            holder: holder("user:a"),
+            fraction: Fraction::WHOLE,
+            source: HoldingSource::Presence,
+            rank: Some(0),
+        };
+        let time = Nanoseconds::from_seconds(tick.seconds);
+        let span = Span {
+            source: ActivitySource::Gpm,
+            holdings: present.keys().take(1).map(|_| holding.clone()).collect(),
+            busy: time.0 / 10_000 * u64::from(tick.busy),
+            shares: TickShares([None, tick.sm, None, None, None]),
+            present,
+            energy: Some(Microjoules(100 * tick.seconds)),
+            idle_energy: Microjoules(60 * tick.seconds),
+            ..Span::empty(after(from), after(from + tick.seconds), SlotState::Measured)
+        };
+        let settlement = attribution::settle(span.from, span.to, &[span], &carry, &weights).unwrap();
+        from += tick.seconds;
+        (carry, weights) = (settlement.carry.clone(), settlement.weights.clone());
+        windows.push(ClosedWindow { gpu: uuid(0), settlement, coarse: false });
+    }
+    windows
+}
+
+fn commit(ledger: &mut Ledger, window: &ClosedWindow) {
+    let batch =
+        LedgerBatch { now: window.settlement.to, closed: vec![window.clone()], ..LedgerBatch::default() };
+    ledger.commit(&batch).unwrap();
+}
+
+/// All rows of evidence, and what is open.
+fn rows(world: &World) -> Vec<String> {
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    let mut rows = Vec::new();
+    for sql in ["SELECT * FROM shape", "SELECT * FROM run", "SELECT evidence FROM gpu"] {
+        let mut statement = connection.prepare(sql).unwrap();
+        let columns = statement.column_count();
+        let mut found = statement.query([]).unwrap();
+        while let Some(row) = found.next().unwrap() {
+            let value = |index| format!("{:?}", row.get::<_, rusqlite::types::Value>(index).unwrap());
+            rows.push(format!("{sql} {}", (0..columns).map(value).collect::<Vec<_>>().join(" ")));
+        }
+    }
+    rows
+}
+
+fn ticks() -> impl Strategy<Value = Vec<Tick>> {
+    let seconds = prop_oneof![3 => Just(15), 2 => 100..400_u64, 1 => 1_000..9_000_u64];
+    let busy = prop_oneof![1 => Just(0), 1 => 0..=10_000_u16];
+    let tick = (seconds, busy, any::<[bool; 2]>(), prop::option::of(0..=10_000_u16));
+    let tick = tick.prop_map(|(seconds, busy, present, sm)| Tick { seconds, busy, present, sm });
+    prop::collection::vec(tick, 20..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_ledger_whose_agent_is_killed_after_every_window_has_the_same_evidence(ticks in ticks()) {
+        let world = World::new();
+        let (mut ledger, _) = world.open(0, Default::default());
+        register_gpus(&mut ledger, 1);
+        let mut killed = world.copy_as_killed();
+        for window in &windows(&ticks) {
+            commit(&mut ledger, window);
+            let seconds = window.settlement.to.since(after(0)).0 / SECOND;
+            let (mut other, _) = killed.open(seconds, Default::default());
+            commit(&mut other, window);
+            // It settles a window again that is committed.
+            commit(&mut other, window);
+            let files = killed.copy_as_killed();
+            drop(other);
+            killed = files;
+        }
+        prop_assert_eq!(rows(&killed), rows(&world));
+    }
+
+    #[test]
+    fn days_have_the_sums_of_their_hours_and_rows_go_with_the_account(ticks in ticks(), steps in 1..5_usize) {
+        let world = World::new();
+        let (mut ledger, _) = world.open(0, Default::default());
+        register_gpus(&mut ledger, 1);
+        windows(&ticks).iter().for_each(|window| commit(&mut ledger, window));
+        let end = ticks.iter().map(|tick| tick.seconds).sum::<u64>();
+        let sums: Vec<String> = SHAPE_COLUMNS.iter().map(|name| format!("sum({name})")).collect();
+        let sums = || world.sql::<String>(&format!(
+            "SELECT group_concat(sums, ' ') FROM (SELECT concat_ws(' ', begin_ns / 86400000000000, holder, series, {}) AS sums
+             FROM shape GROUP BY begin_ns / 86400000000000, holder, series ORDER BY 1)", sums.join(",")));
+        let before = (world.sql::<i64>("SELECT count(*) FROM shape") > 0).then(sums);
+        // A day later all hours are of days that are over; some are summed up before, by another agent.
+        ledger.commit(&LedgerBatch { now: after(end + 2 * 86_400), ..LedgerBatch::default() }).unwrap();
+        let keep = Retention { minutes: Nanoseconds(0), quarter_hours: Nanoseconds(u64::MAX) };
+        for _ in 0..steps {
+            ledger.retain(keep).unwrap();
+        }
+        drop(ledger);
+        let (mut ledger, _) = world.open(end + 2 * 86_400, Default::default());
+        while ledger.retain(keep).unwrap() {}
+        prop_assert_eq!(world.sql::<i64>("SELECT count(*) FROM shape WHERE hours = 1"), 0);
+        if let Some(before) = before {
+            prop_assert_eq!(sums(), before);
+        }
+        while ledger.retain(Retention { quarter_hours: Nanoseconds(0), ..keep }).unwrap() {}
+        prop_assert_eq!(world.sql::<i64>("SELECT (SELECT count(*) FROM shape) + (SELECT count(*) FROM run)"), 0);
+    }
+}
+
+#[test]
+fn a_run_ends_when_its_workload_was_not_seen_for_five_minutes_and_has_what_it_did() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Default::default());
+    register_gpus(&mut ledger, 1);
+    let tick =
+        |seconds, busy, is_present: bool| Tick { seconds, busy, present: [is_present, false], sm: None };
+    let ticks = [
+        tick(60, 0, true),
+        tick(30, 5_000, true),
+        // A restart of the unit.
+        tick(200, 0, false),
+        tick(400, 99, true),
+        tick(10, 10_000, true),
+        tick(45, 0, true),
+        tick(299, 0, false),
+    ];
+    windows(&ticks).iter().for_each(|window| commit(&mut ledger, window));
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM run"), 0);
+    windows(&[ticks.as_slice(), &[tick(1, 0, false)]].concat())
+        .iter()
+        .for_each(|window| commit(&mut ledger, window));
+    let text = |sql: &str| {
+        world.sql::<String>(&format!("SELECT {sql} FROM run JOIN holder ON holder.id = run.holder"))
+    };
+    assert_eq!(text("concat_ws(' ', holder.name, run.name, gpu_instance)"), "user:a user:a -1");
+    let seconds = |column: &str| format!("({column} - {}) / 1000000000", after(0).0);
+    let times = ["begin_ns", "first_use_ns", "last_use_ns", "end_ns"].map(seconds).join(",");
+    assert_eq!(text(&format!("concat_ws(' ', {times})")), "0 60 700 745");
+    let gigabyte = 1_i64 << 30;
+    let sums = "concat_ws(' ', idle_1m, idle_5m, idle_5m_ns / 1000000000, (within_ns + idle_ns) / 1000000000, energy_waiting_uj, memory_peak_bytes)";
+    let waiting = 40 * (60 + 400 + 45);
+    assert_eq!(text(sums), format!("0 1 400 545 {waiting} {}", 400 * gigabyte));
+    // The memory of a moment is that of one tick, and the use of others is none of the run's.
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM run"), 1);
+}
+
+#[test]
+fn the_shapes_of_an_hour_are_stored_when_it_is_over_or_the_account_is_suspended() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Default::default());
+    register_gpus(&mut ledger, 1);
+    let tick = |seconds, present| Tick { seconds, busy: 2_500, present, sm: Some(1_000) };
+    let all = windows(&[tick(1_000, [true, false]), tick(600, [true, true]), tick(2_000, [true, false])]);
+    // The world begins at 13 minutes and 20 seconds past an hour.
+    commit(&mut ledger, &all[0]);
+    commit(&mut ledger, &all[1]);
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM shape"), 0);
+    commit(&mut ledger, &all[2]);
+    let of = |series, columns: &str| {
+        world.sql::<String>(&format!(
+            "SELECT concat_ws(' ', {columns}) FROM shape JOIN holder ON holder.id = holder WHERE name = 'user:a' AND series = {series}"
+        ))
+    };
+    let columns = "from_10_ns / 1000000000, from_20_ns / 1000000000, shared_ns / 1000000000, unknown_ns";
+    let first = 3_600 - after(0).0 / SECOND % 3_600;
+    assert_eq!(of(0, columns), format!("0 {} 600 0", first - 600));
+    assert_eq!(of(1, columns), format!("{} 0 600 0", first - 600));
+    assert_eq!(
+        world.sql::<i64>("SELECT count(*) FROM shape WHERE series > 1"),
+        0,
+        "nothing reported the others"
+    );
+    let resumed = vec![Resumed { gpu: uuid(0), at: after(9_000) }];
+    ledger.commit(&LedgerBatch { now: after(9_000), resumed, ..LedgerBatch::default() }).unwrap();
+    let all = "SELECT sum(from_20_ns + shared_ns) / 1000000000 FROM shape JOIN holder ON holder.id = holder WHERE name = 'user:a' AND series = 0";
+    assert_eq!(world.sql::<i64>(all), 3_600);
+    assert_eq!(
+        world.sql::<String>("SELECT group_concat(name) FROM (SELECT run.name FROM run ORDER BY end_ns, 1)"),
+        "user:b,user:a"
+    );
+    assert_eq!(world.sql::<String>("SELECT evidence FROM gpu"), "{}");
+}
+
+#[test]
+fn incidents_begin_and_end_with_the_verdict_and_xids_of_a_storm_are_one() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Default::default());
+    register_gpus(&mut ledger, 2);
+    let open = |seconds, kinds: &[&str]| OpenIncidents {
+        gpu: uuid(1),
+        at: after(seconds),
+        kinds: kinds.iter().map(|kind| (*kind).into()).collect(),
+    };
+    let xids = |count| {
+        let sum = XidSum { count, ..XidSum::default() };
+        vec![XidSums { gpu: uuid(1), codes: [(79, sum)].into(), ..XidSums::default() }]
+    };
+    let commit = |ledger: &mut Ledger, seconds, incidents: Vec<OpenIncidents>, xids: Vec<XidSums>| {
+        let batch = LedgerBatch { now: after(seconds), incidents, xids, ..LedgerBatch::default() };
+        ledger.commit(&batch).unwrap();
+    };
+    commit(&mut ledger, 10, vec![open(10, &["lost"])], xids(1));
+    commit(&mut ledger, 20, vec![open(18, &["lost", "hot"]), open(20, &["hot"])], Vec::new());
+    drop(ledger);
+    // After a restart the agent tells all that is open, and the same sums of XIDs.
+    let (mut ledger, _) = world.open(30, Default::default());
+    commit(&mut ledger, 30, vec![open(30, &["hot"])], xids(1));
+    commit(&mut ledger, 300, Vec::new(), xids(5));
+    commit(&mut ledger, 601, vec![open(601, &[])], xids(6));
+    let seconds = |column: &str| format!("({column} - {}) / 1000000000", after(0).0);
+    let sql = format!(
+        "SELECT group_concat(incident, ', ') FROM (SELECT concat_ws(' ', kind, code, {}, {}) AS incident FROM incident
+         WHERE gpu = 2 ORDER BY kind, from_ns)",
+        seconds("from_ns"),
+        seconds("to_ns")
+    );
+    assert_eq!(world.sql::<String>(&sql), "hot 0 18 601, lost 0 10 20, xid 79 10 300, xid 79 601 601");
+    let retention = Retention { minutes: Nanoseconds(0), quarter_hours: Nanoseconds(0) };
+    ledger.commit(&LedgerBatch { now: after(2 * 86_400), ..LedgerBatch::default() }).unwrap();
+    while ledger.retain(retention).unwrap() {}
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM incident"), 0);
+}
