@@ -11,8 +11,8 @@ use gpumeter::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch};
 use gpumeter::accounting::billing::{BillRequest, PriceBook, Rate, RateKind, RateSelector};
 use gpumeter::accounting::ledger::{Ledger, Opening, Reader, Retention};
 use gpumeter::model::{
-    ActivitySource, Amounts, Fact, Facts, GpuId, Grade, Holder, HolderId, HolderKind, Method, Microjoules,
-    Nanoseconds, Parts, Row, Settlement, SlotId, Stamp, Tariff, Use, Utc,
+    ActivitySource, Amounts, Evidence, Fact, Facts, GpuId, Grade, HOUR, Holder, HolderId, HolderKind, Method,
+    Microjoules, Nanoseconds, Parts, Row, Run, RunKey, Settlement, ShapeKey, SlotId, Stamp, Tariff, Use, Utc,
 };
 use gpumeter::runtime::clock::processor_time;
 use rusqlite::Connection;
@@ -163,17 +163,12 @@ fn commit_quarter(ledger: &mut Ledger, begin: u64, random: &mut Random) {
     let mut closed = Vec::new();
     for minute in begin..begin + QUARTER {
         for gpu in 0..GPUS {
-            let rows = (0..SHARES).map(|share| row(job(gpu, share, begin).id, random)).collect();
+            let rows: Vec<Row> =
+                (0..SHARES).map(|share| row(job(gpu, share, begin).id, minute, random)).collect();
+            let evidence = evidence(&rows, minute, random);
             let (carry, weights, flags) = Default::default();
-            let settlement = Settlement {
-                from: at(minute),
-                to: at(minute + 1),
-                rows,
-                carry,
-                weights,
-                flags,
-                ..Settlement::default()
-            };
+            let settlement =
+                Settlement { from: at(minute), to: at(minute + 1), rows, carry, weights, flags, evidence };
             closed.push(ClosedWindow { gpu: uuid(gpu).into(), settlement, coarse: false });
         }
     }
@@ -183,7 +178,7 @@ fn commit_quarter(ledger: &mut Ledger, begin: u64, random: &mut Random) {
 }
 
 /// A quarter of a GPU for a minute, of which some is used by its job, and some by others.
-fn row(holder: HolderId, random: &mut Random) -> Row {
+fn row(holder: HolderId, minute: u64, random: &mut Random) -> Row {
     let held = MINUTE / SHARES;
     let within = random.below(held);
     let lent = random.below(held - within + 1);
@@ -195,12 +190,30 @@ fn row(holder: HolderId, random: &mut Random) -> Row {
         energy_static: Microjoules(1_000_000_000 + random.below(100_000_000)),
         energy_dynamic: Microjoules(random.below(8_000_000_000)),
         memory_byte_seconds: 60 * (random.below(20 << 30)),
-        energy_waiting: Microjoules(if random.below(3) == 0 { random.below(3_000_000_000) } else { 0 }),
+        energy_waiting: Microjoules(if minute / 60 % 4 == 0 { random.below(3_000_000_000) } else { 0 }),
         measured: used.total(),
         memory_peak: 1 + random.below(80 << 30),
     };
     let (grade, method, source) = (Grade::Measured, Method::Observed, ActivitySource::Gpm);
     Row { slot: SlotId::default(), holder, amounts, grade, method, source }
+}
+
+/// Evidence as if each job had the GPU alone: shares of a job stay within 20 % of each other for an hour.
+fn evidence(rows: &[Row], minute: u64, random: &mut Random) -> Evidence {
+    let mut evidence = Evidence::default();
+    for (place, row) in (0..).zip(rows) {
+        let key = ShapeKey { hour: at(minute).floor(HOUR), gpu_instance: None, holder: row.holder.clone() };
+        for (series, shape) in evidence.shapes.entry(key).or_default().iter_mut().enumerate() {
+            let least = (minute / 60 + 7 * place + 13 * series as u64) % 80 * 100;
+            shape.add_alone((least + random.below(2_000)) as u16, Nanoseconds(MINUTE));
+        }
+        let mut run = Run::new(row.holder.clone(), at(minute));
+        run.add_measured(at(minute), at(minute + 1), minute % 20 > 7);
+        run.end = at(minute + 1);
+        run.amounts = row.amounts;
+        evidence.runs.insert(RunKey { gpu_instance: None, workload: row.holder.clone() }, run);
+    }
+    evidence
 }
 
 fn print_size(when: &str, path: &Path, days: u64) {

@@ -99,7 +99,7 @@ impl Shape {
     }
 
     pub fn add(&mut self, other: &Self) {
-        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
+        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
 
     /// Whether the share was known at any time.

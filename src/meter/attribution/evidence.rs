@@ -3,12 +3,12 @@
 //!
 //! Each tick counts with its own share of busy time, also where a window cuts it, so no cut moves time from one bin to another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::apportion::Shares;
 use crate::model::{
-    Evidence, HOUR, HolderId, Holding, Microjoules, Presence, Row, Run, RunKey, Series, ShapeKey, SlotId,
-    SlotState, Span, TickShares, Utc, WAITING_SHARE,
+    DAY, Evidence, HOUR, HolderId, Holding, Microjoules, Presence, Row, Run, RunKey, Series, ShapeKey,
+    SlotId, SlotState, Span, TickShares, Utc, WAITING_SHARE,
 };
 
 /// What of a span is of one slot.
@@ -28,16 +28,24 @@ struct SlotTick<'a> {
 
 /// The evidence of spans in order of time, of which these are the rows.
 pub(super) fn find_evidence(spans: &[Span], rows: &[Row]) -> Evidence {
-    let mut evidence = Evidence::default();
+    let mut window = WindowEvidence::default();
     for tick in spans.iter().flat_map(ticks) {
-        add_tick(&mut evidence, tick);
+        window.add_tick(tick);
     }
     for row in rows.iter().filter(|row| !row.holder.is_remainder()) {
-        if let Some(run) = evidence.runs.get_mut(&run_key(row.slot.gpu_instance, &row.holder)) {
+        let key = window.run_key(row.slot.gpu_instance, &row.holder);
+        if let Some(run) = window.evidence.runs.get_mut(&key) {
             run.amounts.add(&row.amounts);
         }
     }
-    evidence
+    window.evidence
+}
+
+#[derive(Default)]
+struct WindowEvidence<'a> {
+    evidence: Evidence,
+    /// The job or pod of each holder, or itself; each is parsed once.
+    workloads: HashMap<&'a HolderId, HolderId>,
 }
 
 /// The ticks of a span's slots.
@@ -67,43 +75,47 @@ fn ticks(span: &Span) -> Vec<SlotTick<'_>> {
     slots.collect()
 }
 
-fn add_tick(evidence: &mut Evidence, tick: SlotTick<'_>) {
-    if tick.to <= tick.from {
-        return;
-    }
-    let users = tick.users();
-    let idle = tick.holders_without_user(&users);
-    for holder in users.iter().copied().chain(idle) {
-        // A blind slot has no users; what is busy is its holders'.
-        let is_alone =
-            if tick.blind { tick.holdings.len() == 1 } else { users.iter().all(|user| *user == holder) };
-        if !holder.is_remainder() {
-            tick.add_shapes(evidence, holder, is_alone);
+impl<'a> WindowEvidence<'a> {
+    fn add_tick(&mut self, tick: SlotTick<'a>) {
+        if tick.to <= tick.from {
+            return;
+        }
+        let users = tick.users();
+        let idle = tick.holders_without_user(&users);
+        for holder in users.iter().copied().chain(idle).filter(|holder| !holder.is_remainder()) {
+            // A blind slot has no users; what is busy is its holders'.
+            let is_alone =
+                if tick.blind { tick.holdings.len() == 1 } else { users.iter().all(|user| *user == holder) };
+            tick.add_shapes(&mut self.evidence, holder, is_alone);
+        }
+        let parts = tick.present.keys().chain(tick.holdings.iter().map(|holding| &holding.holder));
+        let mut runs: BTreeMap<RunKey, (&HolderId, bool)> = BTreeMap::new();
+        for holder in parts.filter(|holder| !holder.is_remainder()) {
+            let is_used = tick.is_used_by(holder);
+            let run = runs.entry(self.run_key(tick.gpu_instance, holder)).or_insert((holder, false));
+            *run = (run.0.min(holder), run.1 | is_used);
+        }
+        for (key, (holder, is_used)) in runs {
+            let new = || Run::new(holder.clone(), tick.from);
+            let run = self.evidence.runs.entry(key).or_insert_with(new);
+            // The workload itself sorts before its parts.
+            if *holder < run.holder {
+                run.holder = holder.clone();
+            }
+            run.end = tick.to;
+            if tick.busy.is_some() {
+                run.add_measured(tick.from, tick.to, is_used);
+            }
         }
     }
-    let parts = users.iter().copied().chain(tick.holdings.iter().map(|holding| &holding.holder));
-    let mut runs: BTreeMap<RunKey, (HolderId, bool)> = BTreeMap::new();
-    for holder in parts.filter(|holder| !holder.is_remainder()) {
-        let is_used = tick.is_used_by(holder);
-        let run = runs.entry(run_key(tick.gpu_instance, holder)).or_insert_with(|| (holder.clone(), false));
-        run.0 = holder.clone().min(run.0.clone());
-        run.1 |= is_used;
-    }
-    for (key, (holder, is_used)) in runs {
-        let run = evidence.runs.entry(key).or_insert_with(|| Run::new(holder.clone(), tick.from));
-        // The workload itself sorts before its parts.
-        run.holder = holder.min(run.holder.clone());
-        run.end = tick.to;
-        if tick.busy.is_some() {
-            run.add_measured(tick.from, tick.to, is_used);
-        }
-    }
-}
 
-/// The run that a holder is a part of.
-fn run_key(gpu_instance: Option<u32>, holder: &HolderId) -> RunKey {
-    let own = || HolderId(holder.workload());
-    RunKey { gpu_instance, workload: holder.outer().unwrap_or_else(own) }
+    /// The run that a holder is a part of.
+    fn run_key(&mut self, gpu_instance: Option<u32>, holder: &'a HolderId) -> RunKey {
+        let workload = self.workloads.entry(holder);
+        let workload =
+            workload.or_insert_with(|| holder.outer().unwrap_or_else(|| HolderId(holder.workload())));
+        RunKey { gpu_instance, workload: workload.clone() }
+    }
 }
 
 impl<'a> SlotTick<'a> {
@@ -139,10 +151,12 @@ impl<'a> SlotTick<'a> {
     }
 
     fn add_shapes(&self, evidence: &mut Evidence, holder: &HolderId, is_alone: bool) {
+        // Of a longer time all is in its first hour: no tick has one, and wrong times would make any number of hours.
+        let is_one = self.to.since(self.from) > DAY;
         let mut from = self.from;
         while from < self.to {
             let hour = from.floor(HOUR);
-            let to = hour.plus(HOUR).min(self.to);
+            let to = if is_one { self.to } else { hour.plus(HOUR).min(self.to) };
             let key = ShapeKey { hour, gpu_instance: self.gpu_instance, holder: holder.clone() };
             let shapes = evidence.shapes.entry(key).or_default();
             for (series, shape) in Series::ALL.into_iter().zip(shapes) {

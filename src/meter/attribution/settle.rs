@@ -14,7 +14,7 @@ use super::parts::{HeldTime, SettledParts, UsedTime, split_busy_time};
 use super::window::{WindowSegment, segments};
 use super::{ROOT, SLOT, SettleError};
 use crate::model::{
-    ActivitySource, Amounts, Carry, HolderId, Microjoules, MigLayout, Nanoseconds, Parts, Row, Settlement,
+    AMOUNTS, ActivitySource, Carry, HolderId, Microjoules, MigLayout, Nanoseconds, Parts, Row, Settlement,
     SlotId, SlotState, Span, Utc,
 };
 
@@ -315,12 +315,5 @@ fn coarser(one: ActivitySource, other: ActivitySource) -> ActivitySource {
 }
 
 fn is_empty(row: &Row) -> bool {
-    let Amounts { parts, used, energy_static, energy_dynamic, energy_waiting, memory_byte_seconds, .. } =
-        row.amounts;
-    parts.held() == 0
-        && used.total() == 0
-        && energy_static.0 == 0
-        && energy_dynamic.0 == 0
-        && energy_waiting.0 == 0
-        && memory_byte_seconds == 0
+    AMOUNTS.iter().all(|amount| amount.of(&row.amounts) == 0)
 }

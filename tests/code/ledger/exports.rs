@@ -888,7 +888,7 @@ fn a_job_over_exports_has_its_nodes_activity_and_peak_in_the_days_that_the_accou
         (&fleet["busy_ns"], &fleet["measured_slot_ns"]),
         (&"360000000000".into(), &"5400000000000".into())
     );
-    assert_eq!(fleet["memory_peak_bytes"], ((80_u64 << 30) / 900).to_string());
+    assert_eq!(fleet["memory_peak_bytes"], (80_u64 << 30).to_string());
     let (_, page, _) = run(&["job", "1", "--exports", exports, "--time-zone", "UTC"]);
     assert!(
         page.starts_with("Job 1 on a, b\n") && page.contains("b gpu 1") && page.contains(" 6.7 %"),
