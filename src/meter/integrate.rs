@@ -15,7 +15,7 @@ use crate::model::{
 };
 
 pub(super) const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
-/// The points of which the account keeps the share of each tick, where GPM reads them.
+/// The points of which the account keeps the share of each tick. GPM alone reads them.
 const TICK_POINTS: [(Series, PointId, InstanceValue); 4] = [
     (Series::Sm, first_point("gpu_sm_active_ratio"), InstanceValue::SmActive),
     (Series::Tensor, first_point("gpu_tensor_active_ratio"), InstanceValue::TensorActive),
@@ -57,10 +57,9 @@ pub(super) fn share(ratio: u64, span: Nanoseconds) -> u64 {
 
 /// What GPM reports of a tick; nothing on a GPU with MIG instances.
 pub(super) fn tick_shares(frame: &Frame) -> TickShares {
-    let is_gpm = |point: PointId| frame.identity.via.get(point).copied().flatten() == Some(Via::Gpm);
     let mut shares = TickShares::default();
     for (series, point, _) in TICK_POINTS.iter().filter(|_| !frame.identity.mig) {
-        let ratio = frame.readings.get(*point).copied().and_then(Result::ok).filter(|_| is_gpm(*point));
+        let ratio = frame.readings.get(*point).copied().and_then(Result::ok);
         shares.0[*series as usize] = ratio.map(tick_share);
     }
     shares

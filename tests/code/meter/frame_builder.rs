@@ -11,6 +11,8 @@ use gpumeter::model::{
 use super::world::{BUS, id};
 
 const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
+const SM_ACTIVE: PointId = first_point("gpu_sm_active_ratio");
+const DRAM_ACTIVE: PointId = first_point("gpu_dram_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 const PENDING: PointId = first_point("gpu_row_remap_pending");
 const ENERGY: PointId = first_point("gpu_energy_joules_total");
@@ -121,6 +123,13 @@ impl FrameBuilder {
 
     pub(crate) fn busy(mut self, percent: i64) -> Self {
         self.readings[GR_ENGINE] = Ok(percent * 10_000_000);
+        self
+    }
+
+    /// GPM's shares of multiprocessors in use and of memory bandwidth, in percent.
+    pub(crate) fn gpm(mut self, sm: i64, dram: i64) -> Self {
+        self.readings[SM_ACTIVE] = Ok(sm * 10_000_000);
+        self.readings[DRAM_ACTIVE] = Ok(dram * 10_000_000);
         self
     }
 

@@ -4,6 +4,7 @@
 mod allocations;
 mod boots;
 mod device;
+mod evidence;
 mod frame_builder;
 mod gaps;
 mod heat;

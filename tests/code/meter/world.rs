@@ -352,6 +352,11 @@ impl World {
         self.connection().execute(statement, []).unwrap()
     }
 
+    /// The one value of a query.
+    pub(crate) fn query<T: rusqlite::types::FromSql>(&self, sql: &str) -> T {
+        self.connection().query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
     fn connection(&self) -> rusqlite::Connection {
         rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap()
     }
