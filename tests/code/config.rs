@@ -188,7 +188,7 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
     let derivation = Some("9.8 per node-hour x 0.9 / 8 GPUs".into());
     assert_eq!(Config::parse(of_node, "c.yaml")?.prices.rates, [Rate { derivation, ..rate(1_102_500_000) }]);
     let example = Config::parse("prices: {book: example}", "c.yaml")?.prices;
-    assert!(example.is_example() && example.rates.len() == 8, "{example:?}");
+    assert!(example.is_example() && example.rates.len() == 9, "{example:?}");
     assert_eq!(Config::parse("web: {listen: 127.0.0.1:1}", "c.yaml")?.web.listen.len(), 1);
     let web = Config::parse("web: {external_url: \"https://node7.example/gpus/\"}", "c.yaml")?.web;
     assert_eq!(web.external_url.as_deref(), Some("https://node7.example/gpus"));
