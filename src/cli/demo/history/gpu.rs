@@ -39,7 +39,7 @@ pub(super) struct NodeContext<'a> {
 }
 
 /// A time in which a GPU was not measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outage {
     pub(super) kind: OutageKind,
     /// Which GPU; none: all of the node.
@@ -69,9 +69,9 @@ impl Outage {
 }
 
 /// What was constant on a GPU in a minute.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct MinuteState {
-    outage: Option<usize>,
+    outage: Option<Outage>,
     runs: Vec<ActiveRun>,
 }
 
@@ -154,11 +154,10 @@ impl PastGpu {
     }
 
     fn state(&self, node: &NodeContext<'_>, at: Utc) -> MinuteState {
-        let outage = node.outages.iter().position(|outage| {
+        let outage = node.outages.iter().copied().find(|outage| {
             outage.from <= at && at < outage.to && (outage.gpu.is_none() || outage.gpu == self.session.index)
         });
-        let kind = outage.map(|place| node.outages[place].kind);
-        if kind == Some(OutageKind::Off) {
+        if outage.is_some_and(|outage| outage.kind == OutageKind::Off) {
             return MinuteState { outage, runs: Vec::new() };
         }
         let mut runs = Vec::new();
@@ -168,14 +167,16 @@ impl PastGpu {
                 break;
             }
             // Over a gap, only who held before and after it is known to have held.
-            let is_known = outage.is_none_or(|place| {
-                let Outage { kind, from, to, .. } = node.outages[place];
+            let is_known = outage.is_none_or(|Outage { kind, from, to, .. }| {
                 kind != OutageKind::Gap || (of.from < from && to < of.to)
             });
             if of.is_at(at) && is_known {
                 let place = of.gpus.iter().position(|gpu| self.session.index == Some(*gpu)).unwrap_or(0);
-                let activity = match kind {
-                    None => of.activity(&node.workloads[of.workload], place, at),
+                let activity = |at| of.activity(&node.workloads[of.workload], place, at);
+                let activity = match outage {
+                    None => activity(at),
+                    // What went on before an agent's gap is taken to go on.
+                    Some(Outage { kind: OutageKind::Gap, from, .. }) => activity(from),
                     Some(_) => None,
                 };
                 runs.push(ActiveRun { run: *run, place, activity });
@@ -186,7 +187,7 @@ impl PastGpu {
 
     /// The span of a state; random numbers are those of the minute or quarter hour that begins at `cell`.
     fn span(&mut self, node: &NodeContext<'_>, state: &MinuteState, [from, to]: [Utc; 2], cell: Utc) -> Span {
-        let kind = state.outage.map(|place| node.outages[place].kind);
+        let kind = state.outage.map(|outage| outage.kind);
         let slot = match kind {
             None => SlotState::Measured,
             Some(OutageKind::Gap) => SlotState::Unobserved,
@@ -200,7 +201,8 @@ impl PastGpu {
         let uses: Vec<PastUse> = state.runs.iter().map(|active| past_use(node, *active, cell)).collect();
         // Without a look at the GPU, its processes are not known.
         let is_present = |used: &PastUse| kind.is_none() && used.memory > 0;
-        self.hold(node, state, uses.iter().map(|used| used.memory > 0).collect(), &mut span);
+        let is_failed = slot == SlotState::Unavailable;
+        self.hold(node, state, uses.iter().map(|used| used.memory > 0 && !is_failed).collect(), &mut span);
         let mut busy_permille = 0;
         for (active, used) in state.runs.iter().zip(&uses).filter(|(_, used)| is_present(used)) {
             busy_permille += used.busy_permille;
@@ -233,8 +235,7 @@ impl PastGpu {
     /// Sets the holdings of a span by the rules of an agent; `present` tells which runs have a process.
     fn hold(&mut self, node: &NodeContext<'_>, state: &MinuteState, present: Vec<bool>, span: &mut Span) {
         let runs: Vec<(usize, bool)> = state.runs.iter().map(|active| active.run).zip(present).collect();
-        let is_off = state.outage.is_some_and(|place| node.outages[place].kind == OutageKind::Off);
-        if is_off {
+        if state.outage.is_some_and(|outage| outage.kind == OutageKind::Off) {
             return;
         }
         if self.held.as_ref().is_none_or(|held| held.runs != runs) {
