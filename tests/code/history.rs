@@ -192,6 +192,37 @@ fn the_month_of_a_tenant_is_what_the_description_says() {
 }
 
 #[test]
+fn the_ledger_has_the_evidence_of_runs_shapes_and_faults_that_an_agent_would_leave() {
+    let connection = rusqlite::Connection::open(WRITTEN.ledger()).unwrap();
+    let numbers = |sql: &str| -> Vec<Vec<i64>> {
+        let mut statement = connection.prepare(sql).unwrap();
+        let columns = statement.column_count();
+        let read = |row: &rusqlite::Row<'_>| (0..columns).map(|column| row.get(column)).collect();
+        statement.query_map([], read).unwrap().map(Result::unwrap).collect()
+    };
+    // Seven jobs have ended, each with two hours of idle tail; the eighth goes on.
+    let runs = numbers(
+        "SELECT end_ns - begin_ns, end_ns - last_use_ns, memory_peak_bytes >> 30 FROM run JOIN holder ON holder.id = holder
+         WHERE holder.name LIKE 'slurm:c/%' ORDER BY end_ns",
+    );
+    assert_eq!(runs.len(), 7, "{runs:?}");
+    for run in &runs {
+        assert_eq!(run[..2], [10 * HOUR as i64, 2 * HOUR as i64]);
+        assert!((38..=40).contains(&run[2]), "{run:?}");
+    }
+    // 90 % busy, of which 60 % of the multiprocessors: 54 %.
+    let shapes = numbers(
+        "SELECT series, sum(from_90_ns), sum(from_50_ns) FROM shape JOIN holder ON holder.id = holder
+         WHERE holder.name LIKE 'slurm:c/%' AND series < 2 GROUP BY series ORDER BY series",
+    );
+    let busy = (56 * HOUR) as i64;
+    assert_eq!(shapes, [vec![0, busy, 0], vec![1, 0, busy]]);
+    let failed = (END.0 - 5 * DAY.0 + 22 * HOUR) as i64;
+    let incidents = numbers("SELECT code, from_ns, to_ns FROM incident ORDER BY code");
+    assert_eq!(incidents, [vec![0, failed, failed + 2 * HOUR as i64], vec![79, failed, failed]]);
+}
+
+#[test]
 fn the_same_seed_makes_the_same_bill_to_the_byte_and_another_one_other_gpus() {
     let short = |seed| Written::new(&scenario(), HistoryExtent { days: 1, nodes: 1, seed });
     let json = |written: &Written| serde_json::to_string(&ledger_bill(&written.ledger())).unwrap();

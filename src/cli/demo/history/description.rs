@@ -134,9 +134,23 @@ pub(super) struct PastWorkload {
     /// By how many percent the memory varied while it was busy.
     #[serde(default)]
     pub(super) memory_jitter: u64,
+    /// Percent of the multiprocessors, the tensor pipes, the FP64 pipe and the memory bandwidth that were in use while it was
+    /// busy.
+    #[serde(default = "sixty")]
+    pub(super) sm: u64,
+    #[serde(default)]
+    pub(super) tensor: u64,
+    #[serde(default)]
+    pub(super) fp64: u64,
+    #[serde(default)]
+    pub(super) dram: u64,
     /// What it did: the first that applies at a time. Where none does, it was idle.
     #[serde(default)]
     pub(super) activity: Vec<PastActivity>,
+}
+
+const fn sixty() -> u64 {
+    60
 }
 
 /// Who ran. A pod or job was granted its GPUs; a unit or user held them by a standing grant or by presence.
@@ -342,7 +356,16 @@ impl PastWorkload {
             check_minutes("runs.jitter_minutes", jitter_minutes)?;
         }
         check_memory("memory_gib", self.memory_gib, memory_gib)?;
-        check_percent("memory_jitter", self.memory_jitter)?;
+        let percents = [
+            ("memory_jitter", self.memory_jitter),
+            ("sm", self.sm),
+            ("tensor", self.tensor),
+            ("fp64", self.fp64),
+            ("dram", self.dram),
+        ];
+        for (key, percent) in percents {
+            check_percent(key, percent)?;
+        }
         for (number, activity) in self.activity.iter().enumerate() {
             activity
                 .check(self.memory_gib, memory_gib)

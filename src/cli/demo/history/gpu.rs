@@ -11,8 +11,8 @@ use crate::holders::{Allocation, Granting, SessionGpu, holdings};
 use crate::meter::attribution::settle;
 use crate::model::catalogue::xid::{self, Xid};
 use crate::model::{
-    ActivitySource, Carry, HolderId, Holding, MINUTE, Method, Microjoules, Nanoseconds, Presence, Settlement,
-    SlotState, Span, StandingGrant, Utc,
+    ActivitySource, Carry, HolderId, Holding, MINUTE, Method, Microjoules, Nanoseconds, Presence, Series,
+    Settlement, SlotState, Span, StandingGrant, TickShares, Utc, WHOLE_SHARE,
 };
 
 /// A GPU while its past is settled.
@@ -215,6 +215,9 @@ impl PastGpu {
         if kind.is_none() {
             span.source = if self.board.gpm { ActivitySource::Gpm } else { ActivitySource::Samples };
             span.busy = share(length.0, busy_permille.min(1_000));
+            if self.board.gpm {
+                span.shares = shares(node, &state.runs, &uses);
+            }
         }
         if matches!(kind, None | Some(OutageKind::Gap)) {
             self.draw(&mut span, busy_permille.min(1_000));
@@ -279,6 +282,26 @@ fn past_use(node: &NodeContext<'_>, ActiveRun { run, place, activity }: ActiveRu
     // At most what is given: the board has no more.
     let permille = 1_000_u64.saturating_sub(random(1, jitter) / 2);
     PastUse { busy_permille, memory: ((gib << 20) * permille / 1_000) << 10 }
+}
+
+/// What GPM would report beside busy time: the shares of those who were busy together.
+fn shares(node: &NodeContext<'_>, runs: &[ActiveRun], uses: &[PastUse]) -> TickShares {
+    let share = |percent: fn(&PastWorkload) -> u64| {
+        let of_run = |(active, used): (&ActiveRun, &PastUse)| {
+            // Thousandths x percent are hundred-thousandths.
+            used.busy_permille * percent(&node.workloads[node.runs[active.run].workload]) / 10
+        };
+        let sum: u64 = runs.iter().zip(uses).map(of_run).sum();
+        Some(u16::try_from(sum).unwrap_or(WHOLE_SHARE).min(WHOLE_SHARE))
+    };
+    TickShares(Series::ALL.map(|series| match series {
+        // It is that of the span.
+        Series::Busy => None,
+        Series::Sm => share(|workload| workload.sm),
+        Series::Tensor => share(|workload| workload.tensor),
+        Series::Fp64 => share(|workload| workload.fp64),
+        Series::Dram => share(|workload| workload.dram),
+    }))
 }
 
 /// `permille` thousandths of a time.

@@ -21,10 +21,10 @@ use serde_json::Value;
 
 use super::{DemoError, make};
 use crate::accounting::day_files::{ExportDirectory, write_days};
-use crate::accounting::ledger::Reader;
+use crate::accounting::ledger::{Reader, Retention};
 use crate::agent::app::StartError;
 use crate::agent::policy::{how_held, node_identity, tenant_rules};
-use crate::config::Config;
+use crate::config::{Config, RetentionConfig};
 use crate::holders::SessionGpu;
 use crate::model::{DAY, HowHeld, NodeIdentity, QUARTER_HOUR, Utc};
 use crate::runtime::clock::system_zone;
@@ -261,7 +261,9 @@ impl DemoHistory {
             "writing a history: every number is made up"
         );
         let name = identity.name.clone();
-        let history = NodeAccount { identity, how_held, from, to, gpus, past, settings, zone };
+        let RetentionConfig { minutes, quarter_hours } = self.config.ledger.retention;
+        let retention = Retention { minutes, quarter_hours };
+        let history = NodeAccount { identity, how_held, from, to, gpus, past, settings, zone, retention };
         let written = node::write(ledger, history, |reached| {
             let done = reached.since(from).0 / DAY.0;
             if done.is_multiple_of(10) && done > 0 {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::gpu::{NodeContext, PastGpu};
 use super::runs::PastRun;
 use super::times::minutes;
-use crate::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch, XidSums};
+use crate::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch, OpenIncidents, XidSums};
 use crate::accounting::billing::PriceBook;
-use crate::accounting::ledger::{Error, Ledger, Opening};
+use crate::accounting::ledger::{Error, Ledger, Opening, Retention};
 use crate::accounting::tenants::{Decision, TenantRules};
-use crate::model::catalogue::xid;
+use crate::model::catalogue::xid::{self, Action};
 use crate::model::{DAY, GpuId, HowHeld, MINUTE, Nanoseconds, NodeIdentity, QUARTER_HOUR, Stamp, Utc};
 
 /// How long before the end of a history its time is settled by minutes, and before that by quarter hours.
@@ -39,6 +39,8 @@ pub(super) struct NodeAccount<'a> {
     /// In order of time; the first is in force at the begin.
     pub(super) settings: &'a [Settings],
     pub(super) zone: jiff::tz::TimeZone,
+    /// What the ledger of the node would have kept.
+    pub(super) retention: Retention,
 }
 
 /// Writes a node's past to a new ledger; `progress` is told each day that is reached.
@@ -71,7 +73,9 @@ pub(super) fn write(
             progress(at);
         }
     }
-    writer.commit(to)
+    writer.commit(to)?;
+    while writer.ledger.retain(node.retention)? {}
+    Ok(())
 }
 
 /// Why a history could not be written.
@@ -126,7 +130,7 @@ impl<'a> NodeWriter<'a> {
             self.later = later;
         }
         self.register(&node.gpus, from, to);
-        self.report(node, from, to);
+        self.report(node, from, to)?;
         for (place, run) in node.past.runs.iter().enumerate() {
             if run.from < to && self.begun.insert(place) {
                 self.begin(from.max(run.from), run)?;
@@ -179,18 +183,37 @@ impl<'a> NodeWriter<'a> {
         }
     }
 
-    /// Counts the XIDs of failures that begin.
-    fn report(&mut self, node: &NodeAccount<'_>, from: Utc, to: Utc) {
-        for outage in node.past.outages.iter().filter(|outage| from <= outage.from && outage.from < to) {
+    /// Counts the XIDs of failures that begin, and stores their incidents.
+    fn report(&mut self, node: &NodeAccount<'_>, from: Utc, to: Utc) -> Result<(), HistoryError> {
+        let is_now = |at: Utc| from <= at && at < to;
+        for outage in node.past.outages {
             let gpu = node.gpus.iter().find(|gpu| gpu.session.index == outage.gpu);
             let Some((gpu, code)) = gpu.zip(outage.xid()) else { continue };
-            let sums = self.xids.entry(Arc::clone(&gpu.session.uuid)).or_default();
-            sums.gpu = Arc::clone(&gpu.session.uuid);
-            *sums.actions.entry(xid::find(code).action.name().into()).or_default() += 1;
+            let uuid = &gpu.session.uuid;
+            if is_now(outage.to) && self.xids.contains_key(uuid) {
+                let ended = OpenIncidents { gpu: Arc::clone(uuid), at: outage.to, kinds: BTreeSet::new() };
+                self.batch.incidents.push(ended);
+            }
+            if !is_now(outage.from) {
+                continue;
+            }
+            self.commit(outage.from)?;
+            let action = xid::find(code).action;
+            let kinds = match action {
+                Action::RebootNode => ["xid_reboot".into()],
+                _ => ["xid_hardware".into()],
+            };
+            let begun = OpenIncidents { gpu: Arc::clone(uuid), at: outage.from, kinds: kinds.into() };
+            self.batch.incidents.push(begun);
+            let sums = self.xids.entry(Arc::clone(uuid)).or_default();
+            sums.gpu = Arc::clone(uuid);
+            *sums.actions.entry(action.name().into()).or_default() += 1;
             let seen = sums.codes.entry(code).or_default();
             (seen.count, seen.last) = (seen.count + 1, outage.from);
             self.batch.xids.push(sums.clone());
+            self.commit(outage.from)?;
         }
+        Ok(())
     }
 
     /// Stores the holders of a run at its begin, so that they are first seen then.
