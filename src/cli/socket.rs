@@ -121,7 +121,7 @@ impl QuiesceCommand {
             None => std::process::Command::new(program)
                 .args(arguments)
                 .spawn()
-                .and_then(|mut child| self.wait(&mut child, &mut interrupts, (&socket, &request))),
+                .and_then(|mut child| self.wait(&mut child, &mut interrupts, &socket, &request)),
         };
         send_request(&socket, &ControlRequest::Resume)?;
         to_result(&name, outcome.map_err(|error| Failure::wrong(format!("{name}: {error}")))?)
@@ -133,7 +133,8 @@ impl QuiesceCommand {
         &self,
         child: &mut Child,
         interrupts: &mut Interrupts,
-        (socket, request): (&Path, &ControlRequest),
+        socket: &Path,
+        request: &ControlRequest,
     ) -> std::io::Result<ExitStatus> {
         const POLL_INTERVAL: Duration = Duration::from_millis(50);
         let mut requested = system_now();

@@ -239,8 +239,8 @@ impl CloseOptions {
         if recorded.unfinished.iter().any(|period| (period.from, period.to) == (from, to)) {
             return Ok(());
         }
-        let node = (&*recorded.node, recorded.cluster.as_deref());
-        chain::check_period(node, [from, to], documents).map_err(Failure::found)
+        chain::check_period(&recorded.node, recorded.cluster.as_deref(), [from, to], documents)
+            .map_err(Failure::found)
     }
 
     /// The bill of a fleet's month, which must be complete unless gaps are accepted; the files that it was made from; the gaps.
@@ -358,9 +358,9 @@ impl CreditOptions {
                 return Err(Failure::found(format!("{}: {problem}", self.file.display())));
             }
         }
-        check_credit((&stored, statement), &self.tenant, amount, directory.documents())
+        check_credit(&stored, statement, &self.tenant, amount, directory.documents())
             .map_err(Failure::found)?;
-        let credit = self.credit((&stored, &statement.bill), &directory, (amount, by))?;
+        let credit = self.credit(&stored, &statement.bill, &directory, amount, by)?;
         let told = told_of_credit(&credit);
         let (text, written) = Document::Credit(Box::new(credit)).with_digest().map_err(Failure::found)?;
         let path = directory.write(&text, &written)?;
@@ -383,9 +383,11 @@ impl CreditOptions {
 
     fn credit(
         &self,
-        (stored, bill): (&StoredDocument, &Bill),
+        stored: &StoredDocument,
+        bill: &Bill,
         directory: &StatementDirectory,
-        (amount, by): (Money, String),
+        amount: Money,
+        by: String,
     ) -> Result<Credit, Failure> {
         let none = StatementError::NoTenant { number: stored.id().number, tenant: self.tenant.clone() };
         Ok(Credit {

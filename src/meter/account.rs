@@ -24,7 +24,6 @@ use slots::{Division, Slots};
 
 pub(super) use energy::ENERGY;
 
-/// One GPU's account.
 pub(super) struct Account {
     /// End of the last span.
     cursor: Utc,
@@ -61,7 +60,6 @@ pub(super) struct Gap {
     pub(super) unavailable: Nanoseconds,
 }
 
-/// What the account keeps of the last frame.
 struct LastFrame {
     generation: u32,
     /// The processes of the last list that did not fail, without weights.
@@ -79,7 +77,6 @@ pub(super) struct TimedFrame<'a> {
 }
 
 impl Account {
-    /// An account that begins at that time.
     pub(super) fn begin(at: Utc) -> Self {
         Self {
             cursor: at,
@@ -100,7 +97,6 @@ impl Account {
         }
     }
 
-    /// Continues an account of the ledger; this agent begins to watch the GPU at `watched`.
     pub(super) fn recover(known: RecoveredGpu, watched: Utc, boot: Boot) -> Self {
         let cursor = known.spans.last().map_or(known.settled_until, |span| span.to);
         let rebooted = (cursor <= boot.first_seen).then_some(boot.booted);
@@ -133,7 +129,6 @@ impl Account {
         self.forget_last_frame();
     }
 
-    /// Forgets the last frame, so that nothing is measured up to the next one.
     fn forget_last_frame(&mut self) {
         if let Some(last) = self.last.take() {
             self.last_present = last.present;
@@ -162,7 +157,6 @@ impl Account {
         });
     }
 
-    /// The driver was loaded again: its energy counter began at 0.
     pub(super) fn restart_energy(&mut self) {
         self.energy.restart();
     }
@@ -340,7 +334,6 @@ impl Account {
         self.lost = lost;
     }
 
-    /// Adds a span without activity.
     fn add_span(&mut self, to: Utc, held: &Slots, state: SlotState, energy: Option<EnergyDelta>) {
         let span = Span {
             state,
@@ -354,7 +347,6 @@ impl Account {
         self.open.push_back(OpenSpan::new(span, false));
     }
 
-    /// The time without a running agent that was booked since the last call.
     pub(super) fn take_gap(&mut self) -> Gap {
         std::mem::take(&mut self.gap)
     }
@@ -365,7 +357,6 @@ impl Account {
         (is_divided || self.layout_changes > 0).then_some(self.layout_changes)
     }
 
-    /// The meter of the last known activity.
     pub(super) fn source(&self) -> Option<ActivitySource> {
         self.open.back().map(|open| open.span.source).filter(|source| *source != ActivitySource::None)
     }

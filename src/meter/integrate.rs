@@ -180,12 +180,11 @@ impl TrackedGpu {
     }
 }
 
-/// Whether an id belongs to another instance now. UUIDs alone do not tell, since a driver may derive them from the ids.
+/// Whether an id belongs to another instance now. UUIDs alone do not show it: a driver may derive them from the ids.
 fn is_another(before: &InstanceIdentity, now: &InstanceIdentity) -> bool {
     (&before.uuid, &before.profile, &before.placement) != (&now.uuid, &now.profile, &now.placement)
 }
 
-/// The time between two frames of one plan.
 struct Tick {
     /// Boot time of the frame before; none if nothing may be measured up to this frame.
     before: Option<Nanoseconds>,

@@ -14,16 +14,13 @@ use crate::model::{
     Utc, Verdict, XidCount, XidSource,
 };
 
-/// A notice of the driver on a GPU, and how often it came.
 #[derive(Clone, Debug)]
 pub struct NoticeCount {
-    /// UUID of the GPU.
     pub uuid: Arc<str>,
     pub notice: Notice,
     pub count: u64,
 }
 
-/// The judge of one GPU, and what it needs to detect resets.
 #[derive(Default)]
 pub(super) struct GpuHealthTracker {
     judge: Judge,
@@ -44,16 +41,14 @@ pub(super) struct GpuHealthTracker {
     incidents: Option<BTreeSet<Arc<str>>>,
 }
 
-/// What the ledger has of the GPU's faults.
 #[derive(Clone, Default, PartialEq)]
 struct StoredFaults {
     faults: Vec<StickyFault>,
-    /// Since when the hardware has failed.
     failed: Option<Utc>,
     most_links_up: u32,
 }
 
-/// What is known of the GPU when the agent last ran, to detect a reset since.
+/// What was known of the GPU when the agent last ran, to detect a reset since then.
 #[derive(Default)]
 struct LastRun {
     /// Identifies the loading of the driver's module.
@@ -83,7 +78,6 @@ pub(super) struct UnplacedXids {
 }
 
 impl UnplacedXids {
-    /// Keeps an XID until its GPU is known, or gives it up.
     fn add(&mut self, xid: XidCount, now: Stamp) {
         if self.waiting.len() < MOST_UNPLACED && now.since(xid.last) < UNPLACED_TIMEOUT {
             self.waiting.push(xid);
@@ -97,13 +91,11 @@ impl UnplacedXids {
         *count = count.saturating_add(xid.count);
     }
 
-    /// How many were given up, by collector.
     pub(super) fn given_up(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.given_up.iter().map(|(collector, count)| (*collector, *count))
     }
 }
 
-/// The points of an input, each with its tier.
 type InputPoints = Vec<(PointId, Tier)>;
 
 /// Every health input with its points; none where the catalogue lacks the family.
@@ -115,7 +107,6 @@ static INPUTS: LazyLock<Vec<(HealthInput, InputPoints)>> = LazyLock::new(|| {
 });
 
 impl Meter {
-    /// Counts received XIDs, and keeps notices for the judge.
     pub(super) fn receive_events(&mut self, now: Stamp, xids: Vec<XidCount>, notices: &[NoticeCount]) {
         let all = std::mem::take(&mut self.unplaced.waiting).into_iter().chain(xids);
         let here = self.gpus.values().filter(|gpu| !gpu.location.is_elsewhere());
@@ -171,7 +162,6 @@ impl Meter {
         }
     }
 
-    /// Continues the XID counts of the ledger.
     pub(super) fn recover_xids(&mut self, stored: Vec<XidSums>) {
         for stored in stored {
             if let Some(gpu) = self.gpus.get_mut(&stored.gpu).filter(|gpu| !gpu.location.seen) {
@@ -183,7 +173,6 @@ impl Meter {
         }
     }
 
-    /// Restores the sticky faults of the agent's last run.
     pub(super) fn recover_sticky_faults(&mut self, stored: Vec<StickyFaults>) {
         for stored in stored {
             if let Some(gpu) = self.gpus.get_mut(&stored.gpu) {
@@ -300,12 +289,10 @@ impl GpuHealthTracker {
         self.gone = true;
     }
 
-    /// Forgets a GPU that was used elsewhere and reset there.
     pub(super) fn forget(&mut self) {
         *self = Self { stored: std::mem::take(&mut self.stored), ..Self::default() };
     }
 
-    /// Whether the driver's module was loaded again since the last run.
     pub(super) fn is_another_module(&self, module: Option<u64>) -> bool {
         self.last_run.module.zip(module).is_some_and(|(before, now)| before != now)
     }
@@ -335,7 +322,7 @@ impl GpuHealthTracker {
         StickyFaults { gpu: Arc::clone(gpu), faults, failed, module, energy_counter, most_links_up }
     }
 
-    /// The remarks of a window that ends at `to`: what the verdict has against the GPU since before.
+    /// The remarks of a window that ends at `to`: the verdict's reasons from before that time.
     pub(super) fn remarks(&self, to: Utc) -> impl Iterator<Item = String> {
         let reasons = self.verdict.reasons.iter().filter(move |reason| reason.since < to);
         let known =
@@ -345,7 +332,6 @@ impl GpuHealthTracker {
         })
     }
 
-    /// Whether the hardware has failed, and was not reset since.
     pub(super) const fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
@@ -372,7 +358,6 @@ impl GpuHealthTracker {
 }
 
 impl LastRun {
-    /// Whether enough readings, with this one, were below the energy counter of the last run.
     fn proves_reset(&mut self, now: i64) -> bool {
         let Some(before) = self.energy else { return false };
         if now < before {

@@ -39,7 +39,6 @@ impl LastHour {
         self.0.retain(|minute, _| *minute >= first);
     }
 
-    /// The sum over the hour.
     pub(super) fn sum(&self) -> HourlyUse {
         self.0.values().fold(HourlyUse::default(), |sum, one| HourlyUse {
             used: sum.used + one.used,

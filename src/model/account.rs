@@ -29,7 +29,6 @@ impl Parts {
         self.within + self.lent + self.idle + self.unmeasured + self.unavailable
     }
 
-    /// Adds another span's parts.
     pub const fn add(&mut self, other: &Self) {
         self.within += other.within;
         self.lent += other.lent;
@@ -61,7 +60,6 @@ impl Use {
         self.within + self.beyond + self.outside + self.unheld
     }
 
-    /// Adds another span's use.
     pub const fn add(&mut self, other: &Self) {
         self.within += other.within;
         self.beyond += other.beyond;
@@ -137,10 +135,8 @@ pub const AMOUNTS: &[Amount] = &[
     maximum("memory_peak_bytes", None, |amounts| &mut amounts.memory_peak),
 ];
 
-/// The parts of held time.
 pub const PARTS: &[Amount] = AMOUNTS.split_at(5).0;
 
-/// The shares of used time.
 pub const USES: &[Amount] = AMOUNTS.split_at(5).1.split_at(4).0;
 
 pub const REPORTED: &[Amount] = AMOUNTS.split_at(9).1.split_at(4).0;
@@ -162,14 +158,12 @@ impl Amount {
         *(self.field)(&mut { *amounts })
     }
 
-    /// Its value, to change.
     pub fn of_mut<'a>(&self, amounts: &'a mut Amounts) -> &'a mut u64 {
         (self.field)(amounts)
     }
 }
 
 impl Amounts {
-    /// Adds another span's amounts.
     pub fn add(&mut self, other: &Self) {
         for amount in AMOUNTS {
             let (sum, more) = (amount.of_mut(self), amount.of(other));

@@ -13,7 +13,6 @@ use super::{
     TickShares, Utc, WHOLE_SHARE, named,
 };
 
-/// What is known of a slot during a span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotState {
@@ -21,7 +20,6 @@ pub enum SlotState {
     Measured,
     /// Holdings are known, activity is not.
     Unmeasured,
-    /// The slot is lost or broken.
     Unavailable,
     #[default]
     Unobserved,
@@ -38,7 +36,6 @@ named! {
         Samples = "samples",
         /// NVML utilization, a sample of a window shorter than the span.
         Utilization = "utilization",
-        /// None: activity is unknown.
         #[default]
         None = "none",
     }
@@ -66,7 +63,6 @@ pub struct Span {
     pub to: Utc,
     pub state: SlotState,
     pub source: ActivitySource,
-    /// Observed, or bridged over a gap of the agent.
     pub method: Method,
     /// The holdings, ordered by holder.
     pub holdings: Arc<[Holding]>,
@@ -78,7 +74,6 @@ pub struct Span {
     /// What GPM reported of the tick.
     #[serde(default, skip_serializing_if = "TickShares::is_empty")]
     pub shares: TickShares,
-    /// The holders that have processes on the GPU.
     pub present: BTreeMap<HolderId, Presence>,
     /// Whether the driver never lists processes, so that use counts as the holders'.
     #[serde(default)]
@@ -96,7 +91,6 @@ pub struct Span {
 }
 
 impl Span {
-    /// A span without holdings and activity.
     pub fn empty(from: Utc, to: Utc, state: SlotState) -> Self {
         Self { from, to, state, ..Self::default() }
     }
@@ -117,10 +111,8 @@ fn busy_share(shares: TickShares, busy: u64, length: Nanoseconds) -> u16 {
     shares.of(Series::Busy).unwrap_or_else(|| u16::try_from(own()).unwrap_or(WHOLE_SHARE).min(WHOLE_SHARE))
 }
 
-/// What the MIG instances of a GPU did during a span.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigSpan {
-    /// How the GPU is divided.
     pub layout: Arc<MigLayout>,
     /// The slots of the layout, by GPU instance id.
     pub slots: BTreeMap<Arc<str>, InstanceSpan>,
@@ -164,7 +156,6 @@ impl MigLayout {
     }
 }
 
-/// The profile of a MIG instance, and its part of the GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MigProfile {
     /// Its name, e.g. `1g.10gb`.
@@ -175,7 +166,7 @@ pub struct MigProfile {
     pub total: u64,
 }
 
-/// A slot of a GPU. Ids of GPU instances are used again, so the profile tells instances apart.
+/// A slot of a GPU. Ids of GPU instances are used again, so the profile distinguishes instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId {
     /// GPU instance id; none for a whole GPU, and for time of a MIG GPU that is no instance's.
@@ -184,7 +175,6 @@ pub struct SlotId {
     pub profile: Option<MigProfile>,
 }
 
-/// A MIG instance that can be held.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigSlot {
     /// The name of its profile.
@@ -199,7 +189,6 @@ pub struct MigSlot {
     pub devices: BTreeMap<Arc<str>, Fraction>,
 }
 
-/// What was known of one MIG instance during a span.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceSpan {
     pub state: SlotState,
@@ -214,7 +203,6 @@ pub struct InstanceSpan {
     /// What GPM reported of the tick.
     #[serde(default, skip_serializing_if = "TickShares::is_empty")]
     pub shares: TickShares,
-    /// The holders that have processes on it.
     pub present: BTreeMap<HolderId, Presence>,
     /// Whether the driver never lists processes, so that use counts as the holders'.
     #[serde(default)]
@@ -248,7 +236,6 @@ impl InstanceSpan {
 pub struct Row {
     pub slot: SlotId,
     pub holder: HolderId,
-    /// What the holder held, used and drew.
     pub amounts: Amounts,
     /// The worst grade of what was used.
     pub grade: Grade,
@@ -258,7 +245,6 @@ pub struct Row {
 }
 
 impl Row {
-    /// An empty row of a holder, without a meter.
     pub fn empty(holder: HolderId) -> Self {
         Self {
             slot: SlotId::default(),
@@ -270,7 +256,6 @@ impl Row {
         }
     }
 
-    /// Adds the same holder's row of another span.
     pub fn add(&mut self, other: &Self) {
         self.amounts.add(&other.amounts);
         self.grade = self.grade.max(other.grade);
@@ -283,7 +268,6 @@ impl Row {
 /// `gpu/used`, …). Zero remainders are left out.
 pub type Carry = BTreeMap<String, BTreeMap<HolderId, i64>>;
 
-/// One settled window of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
     /// Where the window begins: on the grid of 15 s, or where the GPU's account begins.

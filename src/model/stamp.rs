@@ -9,7 +9,6 @@ use super::Nanoseconds;
 pub struct Stamp {
     /// Nanoseconds since boot, suspend included; never goes backwards.
     pub boottime: Nanoseconds,
-    /// The wall clock at that moment.
     pub utc: Utc,
 }
 
@@ -49,7 +48,7 @@ pub const HOUR: Nanoseconds = Nanoseconds::from_seconds(3_600);
 
 pub const QUARTER_HOUR: Nanoseconds = Nanoseconds::from_seconds(15 * 60);
 
-/// A day in UTC, of which a node's exports have one file.
+/// A day in UTC; a node's exports have one file per day.
 pub const DAY: Nanoseconds = Nanoseconds::from_seconds(86_400);
 
 impl Utc {
@@ -58,7 +57,6 @@ impl Utc {
         Nanoseconds(self.0.saturating_sub(earlier.0))
     }
 
-    /// This moment moved forward.
     pub const fn plus(self, span: Nanoseconds) -> Self {
         Self(self.0.saturating_add(span.0))
     }
@@ -73,7 +71,6 @@ impl Utc {
         Self(self.0.div_ceil(grid.0).saturating_mul(grid.0))
     }
 
-    /// Seconds as a decimal fraction, for formats that want them so.
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1e9
     }

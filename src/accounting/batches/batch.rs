@@ -17,13 +17,10 @@ pub struct LedgerBatch {
     pub now: Utc,
     /// GPUs that this agent process found; one that the ledger has keeps its account.
     pub registrations: Vec<GpuRegistration>,
-    /// GPUs whose attachment or PCI address has changed.
     pub expected: Vec<Expected>,
-    /// All sticky faults of the GPUs on which they have changed.
     pub sticky_faults: Vec<StickyFaults>,
     /// The open incidents of the GPUs on which one began or ended, in order of time.
     pub incidents: Vec<OpenIncidents>,
-    /// All XID sums of the GPUs that reported XID errors.
     pub xids: Vec<XidSums>,
     /// Versions of holders that are new, or of which more is known. A holder that occurs only in a row has the facts in its
     /// id.
@@ -61,7 +58,6 @@ impl GpuRegistration {
 /// Attachment of a GPU from some time on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// Its present or last PCI address; empty where it is unknown.
     pub bus: Arc<str>,
@@ -73,7 +69,6 @@ pub struct Expected {
 /// The end of a suspension of a GPU's account, during which another GPU had its place or nobody expected it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// When its time counts again; nothing continues from before.
     pub at: Utc,
@@ -87,9 +82,7 @@ pub struct Resumed {
 /// their window closes makes them unobserved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenSpans {
-    /// UUID of the GPU.
     pub gpu: Arc<str>,
-    /// The spans, in order.
     pub spans: Vec<Span>,
     /// The driver's energy counter at the end of the last span ever passed, where it is known; it is stored even without
     /// spans.
@@ -100,7 +93,6 @@ pub struct OpenSpans {
 /// `__unobserved__`. A window that was settled before is skipped, and one of which a part was settled is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosedWindow {
-    /// UUID of the GPU.
     pub gpu: Arc<str>,
     pub settlement: Settlement,
     /// Whether windows of several minutes were merged, so that its minutes are shares of a longer time.
@@ -110,20 +102,16 @@ pub struct ClosedWindow {
 /// What a commit has changed: the only account that may be published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledged {
-    /// The GPUs that the batch settled, by UUID.
     pub slots: BTreeMap<Arc<str>, SlotTotal>,
-    /// The counters that the batch changed, with their new values.
     pub counters: BTreeMap<CounterKey, HolderCounter>,
     /// The sum of each tenant's unloaded counters, where it changed.
     pub unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     /// Counters that were unloaded; they are in `unloaded_sums` if their tenant has others in memory.
     pub unloaded: Vec<CounterKey>,
     pub rates: Arc<RateSchedule>,
-    /// The recorded versions of the tenant rules.
     pub tenant_rules: Arc<RuleSchedule>,
     /// What tenants are charged in the month so far; none where that is not known.
     pub month: Option<Arc<MonthCosts>>,
-    /// The sums of XID errors that the batch stored.
     pub xids: Vec<XidSums>,
     /// Whether the commit survives a power loss.
     pub synced: bool,
@@ -135,12 +123,10 @@ pub struct Acknowledged {
     pub imbalance: i128,
 }
 
-/// End and time of a GPU's account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotTotal {
     pub settled_until: Utc,
     /// GPU time settled since its begin; equals the sum of its holders' held counters.
     pub slot: Nanoseconds,
-    /// Slot time settled of each GPU instance, by id.
     pub instances: BTreeMap<u32, Nanoseconds>,
 }

@@ -10,7 +10,6 @@ use crate::model::{Microjoules, Nanoseconds, StickyFault, Utc};
 /// The sticky faults of one GPU, the values that show a reset, and how many NVLinks were up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StickyFaults {
-    /// UUID of the GPU.
     #[serde(skip)]
     pub gpu: Arc<str>,
     /// The sticky reasons of its verdict; empty when a reset has ended them.
@@ -28,7 +27,6 @@ pub struct StickyFaults {
 /// The faults that one GPU has at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenIncidents {
-    /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// Account time.
     pub at: Utc,
@@ -45,14 +43,11 @@ pub struct XidSums {
     pub since: Option<Utc>,
     /// Counts by recommended action, of all errors even if there were too many codes to store.
     pub actions: BTreeMap<Arc<str>, u64>,
-    /// Errors by code.
     pub codes: BTreeMap<u32, XidSum>,
 }
 
-/// One XID code on one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct XidSum {
-    /// Number of errors.
     pub count: u64,
     /// Wall clock of the last error.
     pub last: Utc,

@@ -8,7 +8,6 @@ use super::money::{ExactMoney, SumOverflow};
 use super::{Bill, BillLine};
 use crate::model::{Amounts, GpuId, HolderId, Microjoules, SlotId};
 
-/// What tells sums of a bill apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct SumKey {
     tenant: String,
@@ -19,10 +18,9 @@ struct SumKey {
     day: Option<String>,
 }
 
-/// What an account has anew, or no longer as a statement has it.
+/// Differences between an account and what a statement has of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccountChange {
-    /// How many sums differ.
     pub count: usize,
     /// The first of them, in words; empty where none does.
     pub first: String,
@@ -61,7 +59,6 @@ pub fn account_change(closed: &Bill, now: &Bill, has_gaps: bool) -> Result<Accou
     Ok(change)
 }
 
-/// The sums of the lines of a bill.
 fn sums(bill: &Bill, by_day: bool) -> Result<BTreeMap<SumKey, BillLine>, SumOverflow> {
     let mut sums = BTreeMap::<SumKey, BillLine>::new();
     for line in &bill.lines {
@@ -86,7 +83,7 @@ fn empty_of(line: &BillLine) -> BillLine {
     BillLine::empty(gpu, line.holder.with_version(0))
 }
 
-/// What of a line is the account's, and in a document.
+/// The part of a line that comes from the account and is in a document.
 fn comparable(line: &BillLine) -> BillLine {
     let energy = |energy: Microjoules| if line.has_energy { energy } else { Microjoules(0) };
     let amounts = Amounts {

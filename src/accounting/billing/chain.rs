@@ -161,7 +161,7 @@ impl<'a> KnownDocuments<'a> {
             return Err(ChainError::Reference { found: Some(stored.id()), named });
         };
         let earlier = self.documents.iter().take(place).copied();
-        check_credit((stored, statement), &credit.tenant, credit.amount, earlier)?;
+        check_credit(stored, statement, &credit.tenant, credit.amount, earlier)?;
         Ok(())
     }
 
@@ -202,7 +202,8 @@ pub fn check_overlap<'a>(
 /// # Errors
 /// One has.
 pub fn check_period<'a>(
-    (name, cluster): (&str, Option<&str>),
+    name: &str,
+    cluster: Option<&str>,
     period: [Utc; 2],
     documents: impl IntoIterator<Item = &'a StoredDocument>,
 ) -> Result<(), StatementError> {

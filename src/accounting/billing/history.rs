@@ -12,32 +12,24 @@ const SHARE_TOLERANCE: u128 = 1_000_000;
 /// A minute of one GPU, or a quarter hour of which only the sum is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuMinute<'a> {
-    /// UUID.
     pub uuid: &'a str,
     pub minute: Utc,
     pub to: Utc,
     pub slot: Nanoseconds,
-    /// Whether it is a share of merged windows.
     pub coarse: bool,
     pub rows: &'a [MinuteRow],
 }
 
-/// What a holder had on a slot in a minute or quarter hour.
 #[derive(Clone, Debug)]
 pub struct MinuteRow {
     pub slot: SlotId,
     pub holder: HolderId,
-    /// What the holder held, used and drew.
     pub amounts: Amounts,
-    /// The worst grade of what was used.
     pub grade: Grade,
-    /// Bridged if any of it was.
     pub method: Method,
-    /// The meters of activity, each once.
     pub sources: Vec<ActivitySource>,
 }
 
-/// The lines that are explained, and what was found of them so far.
 #[derive(Debug)]
 pub struct HistoryDraft {
     lines: Vec<LineDraft>,
@@ -62,7 +54,6 @@ struct GpuDraft {
     events: Vec<GpuEvent>,
 }
 
-/// What a workload did on one GPU so far.
 #[derive(Debug, Default)]
 struct UsageDraft {
     from: Utc,
@@ -75,7 +66,6 @@ struct UsageDraft {
     has_before_last: bool,
 }
 
-/// Use in a minute.
 #[derive(Clone, Copy, Debug, Default)]
 struct BusyTime {
     busy: u64,
@@ -87,9 +77,7 @@ struct BusyTime {
 pub struct MinuteUses {
     pub from: Utc,
     pub to: Utc,
-    /// GPU time in it.
     pub slot: Nanoseconds,
-    /// Measured time of each slot.
     measured: BTreeMap<Option<u32>, u64>,
     workloads: BTreeMap<HolderId, MinuteUsage>,
 }
@@ -98,7 +86,6 @@ pub struct MinuteUses {
 #[derive(Debug, Default)]
 pub struct UsageHistory(BTreeMap<(HolderId, GpuId), UsageDraft>);
 
-/// What a workload did in one minute.
 #[derive(Debug, Default)]
 struct MinuteUsage {
     busy: u64,
@@ -109,7 +96,7 @@ struct MinuteUsage {
 }
 
 impl MinuteUses {
-    /// Adds what a holder had on a slot; `is_found` where what it did is asked for.
+    /// Adds what a holder had on a slot; `is_found` if the holder's use is asked for.
     pub fn add(&mut self, slot: &SlotId, holder: &HolderId, amounts: &Amounts, is_found: bool) {
         let parts = &amounts.parts;
         *self.measured.entry(slot.gpu_instance).or_default() += parts.within + parts.lent + parts.idle;
@@ -125,14 +112,12 @@ impl MinuteUses {
         }
     }
 
-    /// Whether no workload that is asked for was on the GPU.
     pub fn is_empty(&self) -> bool {
         self.workloads.is_empty()
     }
 }
 
 impl UsageHistory {
-    /// Adds the next minute of a GPU.
     pub fn add(&mut self, gpu: &GpuId, minute: &MinuteUses) {
         for (workload, usage) in &minute.workloads {
             let draft = self.0.entry((workload.clone(), gpu.clone())).or_default();
@@ -154,7 +139,6 @@ impl UsageHistory {
     }
 }
 
-/// A workload, and the job or pod that it is part of.
 fn workloads(holder: &HolderId) -> Vec<HolderId> {
     let own = HolderId::new(holder.name());
     let outer = own.outer();
@@ -171,12 +155,11 @@ impl HistoryDraft {
         Self { lines, usage: UsageHistory::default(), gpus }
     }
 
-    /// The lines, in the order of their places.
     pub fn lines(&self) -> impl Iterator<Item = &BillLine> {
         self.lines.iter().map(|draft| &draft.line)
     }
 
-    /// Adds the next minute of a GPU; `place` tells the line of a holder on a slot.
+    /// Adds the next minute of a GPU; `place` finds the line of a holder on a slot.
     pub fn add(&mut self, minute: &GpuMinute<'_>, place: impl Fn(&HolderId, &SlotId) -> Option<usize>) {
         let mut times = BTreeMap::<Option<u32>, u64>::new();
         for row in minute.rows {
@@ -246,7 +229,6 @@ impl LineDraft {
         }
     }
 
-    /// What others than its job, its pod or itself held of a slot.
     fn held_by_others(&self, rows: &[MinuteRow], gpu_instance: Option<u32>) -> u64 {
         let Some(own) = self.workloads.last() else { return 0 };
         let is_other = |row: &&MinuteRow| {
@@ -303,7 +285,6 @@ impl UsageDraft {
 }
 
 impl GpuDraft {
-    /// Adds the faults and gaps of a minute on the slots of the lines.
     fn add(&mut self, minute: &GpuMinute<'_>) {
         let mut times = BTreeMap::<GpuEventKind, u64>::new();
         let is_here =

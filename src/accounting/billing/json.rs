@@ -91,7 +91,6 @@ impl Serialize for BillLine {
     }
 }
 
-/// The fields of an object that is written.
 struct Fields<M>(M);
 
 impl<M: SerializeMap> Fields<M> {
@@ -99,7 +98,6 @@ impl<M: SerializeMap> Fields<M> {
         self.0.serialize_entry(name, &value)
     }
 
-    /// What is absent has no field.
     fn put_some(&mut self, name: &str, value: Option<impl Serialize>) -> Result<(), M::Error> {
         value.map_or(Ok(()), |value| self.put(name, value))
     }
@@ -114,7 +112,6 @@ impl<'de> Deserialize<'de> for BillLine {
 struct LineFields(Map<String, Value>);
 
 impl LineFields {
-    /// A field that may be absent or null.
     fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, String> {
         serde_json::from_value(self.0.remove(name).unwrap_or_default())
             .map_err(|error| format!("{name}: {error}"))
@@ -148,7 +145,6 @@ impl LineFields {
         Ok((money, exact))
     }
 
-    /// The times and the energy, and whether the energy was measured.
     fn amounts(&mut self) -> Result<(Amounts, bool), String> {
         let (mut amounts, mut has_energy) = (Amounts::default(), true);
         for (amount, name) in AMOUNTS.iter().filter_map(|amount| Some((amount, amount.json?))) {

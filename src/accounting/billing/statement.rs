@@ -383,7 +383,8 @@ pub fn parse_amount(text: &str) -> Result<Money, StatementError> {
 /// # Errors
 /// It was not.
 pub fn check_credit<'a>(
-    (stored, statement): (&StoredDocument, &Statement),
+    stored: &StoredDocument,
+    statement: &Statement,
     tenant: &str,
     amount: Money,
     documents: impl IntoIterator<Item = &'a StoredDocument>,

@@ -31,29 +31,24 @@ use crate::runtime::file;
 const MOST_ROWS: i64 = 20_000_000;
 /// The most bytes of a file when it is decompressed.
 const MOST_BYTES: i64 = 4 << 30;
-/// How many rows are decoded at a time.
 const BATCH: usize = 8_192;
 /// Times, energies and memory of a row are smaller, so that those of a row can be added up.
 const MOST_OF_ROW: u64 = 1 << 60;
 
-/// A file of a day, opened for reading.
 pub struct DayFile<R: ChunkReader + 'static> {
     reader: SerializedFileReader<CheckedPages<R>>,
     header: FileHeader,
 }
 
-/// Where runs end beside where a cell changes.
+/// Limits at which runs end, besides changes of a cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunLimits<'a> {
-    /// Rows before are left out.
     pub(super) from: Utc,
-    /// Rows from then on are left out.
     pub(super) to: Utc,
     /// No run goes over one of these times; they are in order.
     pub(super) cuts: &'a [Utc],
     /// Runs of these GPUs are of one quarter hour each, and of the whole day.
     pub(super) by_quarter: &'a BTreeSet<Arc<str>>,
-    /// Runs of all GPUs are of one quarter hour each.
     pub(super) all_by_quarter: bool,
 }
 
@@ -109,17 +104,15 @@ impl<R: ChunkReader + 'static> DayFile<R> {
         Ok(Self { reader, header })
     }
 
-    /// What holds for the whole day.
     pub const fn header(&self) -> &DayHeader {
         &self.header.day
     }
 
-    /// The same, of a file that is no longer needed.
     pub(super) fn into_header(self) -> DayHeader {
         self.header.day
     }
 
-    /// Gives the runs of rows within the limits to `take`, and checks all rows. What was taken counts only where no error comes.
+    /// Gives the runs of rows within the limits to `take` and checks all rows. An error invalidates all runs.
     pub(super) fn read_runs(
         &self,
         limits: RunLimits<'_>,
@@ -159,7 +152,6 @@ impl<R: ChunkReader + 'static> DayFile<R> {
         Ok(())
     }
 
-    /// Checks that the file is where its header belongs.
     pub(super) fn check_place(&self, date: &str, ledger: &str) -> Result<(), FileProblem> {
         let DayHeader { day, ledger: own, .. } = &self.header.day;
         if date_of(*day) == date && own == ledger {
@@ -171,7 +163,6 @@ impl<R: ChunkReader + 'static> DayFile<R> {
     }
 }
 
-/// A column that tells rows apart, of a row group.
 enum KeyValues {
     Text(Vec<Option<ByteArray>>),
     Integer(Vec<Option<i64>>),
@@ -211,9 +202,7 @@ fn check_size(metadata: &ParquetMetaData) -> Result<(), FileProblem> {
     }
 }
 
-/// The columns of a row group, read some rows at a time.
 struct GroupReader {
-    /// How many rows are left.
     left: usize,
     quarters: ColumnReaderImpl<Int64Type>,
     keys: Vec<KeyReader>,
@@ -221,7 +210,6 @@ struct GroupReader {
     money: Vec<ColumnReaderImpl<FixedLenByteArrayType>>,
 }
 
-/// Reads a column that tells rows apart.
 enum KeyReader {
     Text(ColumnReaderImpl<ByteArrayType>),
     Integer(ColumnReaderImpl<Int64Type>),
@@ -322,7 +310,6 @@ fn read_column<T: DataType>(
     Ok(levels.iter().map(|level| if *level > 0 { values.next() } else { None }).collect())
 }
 
-/// Consecutive rows of a row group, with the columns that a bill reads.
 struct RowBatch {
     count: usize,
     quarters: Vec<i64>,
@@ -332,7 +319,6 @@ struct RowBatch {
     money: Vec<Vec<ExactMoney>>,
 }
 
-/// Makes runs of rows while these are checked.
 struct RunDraft<'a, F> {
     day: Utc,
     limits: RunLimits<'a>,
@@ -400,7 +386,6 @@ fn add_to_run(run: &mut DayRow, sums: &Sums, [money, energy]: [ExactMoney; 2]) -
 }
 
 impl RowBatch {
-    /// What a row adds up, and its money and that of energy.
     fn amounts(&self, row: usize) -> Result<(Sums, [ExactMoney; 2]), FileProblem> {
         let mut sums = Sums::default();
         for (column, numbers) in SUMS.iter().zip(&self.sums) {
@@ -512,7 +497,6 @@ impl<'a> RowCells<'a> {
     }
 }
 
-/// The value of that name in JSON.
 fn named<T: serde::de::DeserializeOwned>(name: &str) -> Option<T> {
     serde_json::from_value(serde_json::Value::String(name.to_owned())).ok()
 }
@@ -526,7 +510,6 @@ mod tests {
 
     use super::*;
 
-    /// What is said of a footer with row groups of so many rows and decompressed bytes.
     fn checked(groups: &[(i64, i64)]) -> Result<(), String> {
         let schema = parse_message_type("message day { required int64 cost; }").unwrap();
         let schema = Arc::new(SchemaDescriptor::new(Arc::new(schema)));

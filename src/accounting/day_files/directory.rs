@@ -17,7 +17,6 @@ const EVIDENCE: &str = "evidence.parquet";
 /// Hive's name of the partition without a value.
 const NO_CLUSTER: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Where the file of a day is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DayPath {
     /// The date, such as `2026-11-01`.
@@ -26,7 +25,6 @@ pub struct DayPath {
     pub path: PathBuf,
 }
 
-/// The directory of exports of one ledger or many.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportDirectory<'a>(pub &'a Path);
 
@@ -53,7 +51,6 @@ impl ExportDirectory<'_> {
         if days.is_empty() { Err(ExportError::Empty(self.0.to_owned())) } else { Ok(days) }
     }
 
-    /// Where the file of a day belongs.
     pub fn path_of(self, cluster: Option<&str>, day: Utc, ledger: &str) -> PathBuf {
         self.folder_of(&cluster_name(cluster), day, ledger).join(FILE)
     }

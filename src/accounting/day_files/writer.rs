@@ -10,7 +10,7 @@ use crate::accounting::ledger::Reader;
 use crate::model::Utc;
 use crate::runtime::file;
 
-/// How many of the last days are made anew each time, since what was not known of a holder, such as a pod's label, may be added.
+/// How many of the last days are written anew each time, since facts of a holder may come late, as a pod's label.
 const RECENT: usize = 2;
 
 /// Writes what has changed, the newest day first; between two files it ends once `is_stopped`. Returns how many files it wrote.

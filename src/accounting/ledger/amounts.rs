@@ -5,7 +5,6 @@ use rusqlite::Row;
 use super::column::{clamped, loaded, stored};
 use crate::model::{AMOUNTS, Amount, AmountKind, Amounts};
 
-/// The columns of `account`.
 pub(super) const ACCOUNT: &[Amount] = AMOUNTS;
 
 /// The columns of `counter`: the first of those.
@@ -25,7 +24,6 @@ pub(super) fn names(columns: &[Amount]) -> String {
     join_expressions(columns, ",", |column| column.name.to_owned())
 }
 
-/// The SQL assignment that adds a new row's value to the stored one.
 pub(super) fn addition(column: &Amount) -> String {
     let name = column.name;
     match column.kind {
@@ -35,7 +33,6 @@ pub(super) fn addition(column: &Amount) -> String {
     }
 }
 
-/// Writes amounts into the parameters of a statement.
 pub(super) fn store(columns: &[Amount], amounts: &Amounts, values: &mut [i64]) -> rusqlite::Result<()> {
     for (column, value) in columns.iter().zip(values) {
         let amount = column.of(amounts);
@@ -44,7 +41,6 @@ pub(super) fn store(columns: &[Amount], amounts: &Amounts, values: &mut [i64]) -
     Ok(())
 }
 
-/// Reads amounts from the columns that begin at `first`.
 pub(super) fn load(columns: &[Amount], row: &Row<'_>, first: usize) -> rusqlite::Result<Amounts> {
     let mut amounts = Amounts::default();
     for (index, column) in columns.iter().enumerate() {

@@ -258,7 +258,6 @@ fn store_window(draft: &mut TransactionDraft<'_>, closed: &ClosedWindow, now: Ut
     Ok(write::insert_remarks(connection, (row, id), window)?)
 }
 
-/// Stores new raw spans.
 fn store_spans(draft: &mut TransactionDraft<'_>, open: &OpenSpans) -> Result<(), Cause> {
     let connection = draft.connection;
     let gpu = draft.gpu(&open.gpu)?;

@@ -20,7 +20,6 @@ use crate::accounting::billing::{
 use crate::accounting::tenants::RuleSchedule;
 use crate::model::{DAY, GpuId, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
 
-/// The days of the account that are exported, with their revisions.
 pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, Cause> {
     let first = "SELECT max((SELECT coalesce(min(minute_ns), 0) FROM minute), exports_since_ns), deleted_until_ns FROM ledger";
     let (first, deleted) =
@@ -68,7 +67,6 @@ pub(super) fn revision_of(connection: &Connection, day: Utc) -> Result<DayRevisi
     Ok(DayRevision { slot: slot.into(), ..revision(day, end, &schedule, &rules) })
 }
 
-/// A revision without GPU time.
 fn revision(day: Utc, end: Utc, schedule: &RateSchedule, rules: &RuleSchedule) -> DayRevision {
     let until = day.plus(DAY);
     DayRevision {
@@ -80,7 +78,6 @@ fn revision(day: Utc, end: Utc, schedule: &RateSchedule, rules: &RuleSchedule) -
     }
 }
 
-/// The account of the day that begins at that time.
 pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, Cause> {
     let sql = "SELECT uid, exports_since_ns FROM ledger";
     let (ledger, since) =
@@ -132,19 +129,15 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
     Ok(DayAccount { header, rows })
 }
 
-/// What is known of these tenants.
 fn of_tenants<V: Clone>(all: &BTreeMap<String, V>, tenants: &BTreeSet<&str>) -> BTreeMap<String, V> {
     let own = all.iter().filter(|(tenant, _)| tenants.contains(&***tenant));
     own.map(|(tenant, value)| (tenant.clone(), value.clone())).collect()
 }
 
-/// The rows of a part of a day.
 #[derive(Default)]
 struct DayRows {
     rows: Vec<DayRow>,
-    /// The GPUs with time, in their order.
     gpus: BTreeMap<GpuId, DayGpu>,
-    /// GPU time recorded for these.
     slot: TimeSum,
 }
 

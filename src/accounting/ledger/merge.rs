@@ -30,7 +30,6 @@ pub(super) fn merge_best_pair(windows: &mut Vec<ClosedWindow>) -> Option<bool> {
     Some(is_coarse)
 }
 
-/// Adds the following window to `first`.
 fn append_window(first: &mut Settlement, second: Settlement) {
     let key = |row: &Row| (row.slot.clone(), row.holder.clone());
     let mut rows: BTreeMap<(SlotId, HolderId), Row> =

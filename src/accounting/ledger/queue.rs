@@ -18,7 +18,6 @@ use crate::accounting::batches::{
 };
 use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
 
-/// Batches that wait for the ledger thread.
 #[derive(Debug, Default)]
 pub struct LedgerQueue {
     /// A panic of a thread that holds it leaves at worst a part of a batch, which the ledger refuses.
@@ -29,7 +28,6 @@ pub struct LedgerQueue {
 /// How far the ledger thread is behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Windows that wait now.
     pub windows: usize,
     /// Windows merged with one of another minute since the agent started; above 0 the account is coarse and its counters are
     /// behind.
@@ -99,7 +97,6 @@ impl LedgerQueue {
         }
     }
 
-    /// How far the ledger thread is behind.
     pub fn pressure(&self) -> Pressure {
         let waiting = self.waiting.lock();
         let windows = waiting.gpus.values().map(|queue| queue.closed.len()).sum();
@@ -214,7 +211,6 @@ impl GpuQueue {
         }
     }
 
-    /// Drops the spans from which a window up to `end` was settled.
     fn drop_settled_spans(&mut self, end: Utc) {
         let open = self.spans.split_off(&end);
         let settled = std::mem::replace(&mut self.spans, open);

@@ -191,7 +191,6 @@ pub(super) fn user_names(connection: &Connection) -> rusqlite::Result<Vec<(u32, 
     column::rows(connection, sql, [], |row| Ok((row.get(0)?, row.get::<_, String>(1)?.into())))
 }
 
-/// The holders of a query for their names, versions and facts.
 pub(super) fn holders(
     connection: &Connection,
     sql: &'static str,

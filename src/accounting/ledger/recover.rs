@@ -15,7 +15,6 @@ use crate::model::{
     GpuId, Holder, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds, Presence, SlotState, Span, Utc,
 };
 
-/// Loads the owner's state, and the GPUs as they are returned to the caller.
 pub(super) fn load(
     connection: &Connection,
 ) -> rusqlite::Result<(LedgerState, BTreeMap<Arc<str>, RecoveredGpu>)> {
@@ -98,7 +97,7 @@ pub(super) fn load_shares(
     Ok(shares)
 }
 
-/// The latest units of the ledger, of which it is to be known which user was their first.
+/// The latest units of the ledger, whose first user must be known.
 const UNITS: &str =
     "SELECT name FROM holder WHERE kind = 'unit' GROUP BY name ORDER BY max(id) DESC LIMIT 4096";
 

@@ -19,7 +19,6 @@ use super::rolled::RolledTime;
 use super::write::{ACCOUNT_SUMS, MINUTE_SUMS};
 use crate::model::{Nanoseconds, QUARTER_HOUR, Utc};
 
-/// How long the rows of the account are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Rows of minutes; older ones are summed up to quarter hours.
@@ -28,7 +27,6 @@ pub struct Retention {
     pub quarter_hours: Nanoseconds,
 }
 
-/// The most rows that a step touches.
 const MOST_ROWS: i64 = 2_000;
 
 /// Rows that a step sums up: each is read, added to a sum that is read and written, found again and deleted.
@@ -37,12 +35,10 @@ const SUMMED_ROWS: i64 = MOST_ROWS / 5;
 /// Rows that a step deletes: each is found before.
 const DELETED_ROWS: i64 = MOST_ROWS / 2;
 
-/// A table with a row per minute or quarter hour.
 struct RowTable {
     name: &'static str,
-    /// What tells the rows of a minute apart.
+    /// The columns that distinguish the rows of a minute.
     key: &'static str,
-    /// What else a row has.
     values: String,
     /// What becomes of a row that meets the sum.
     sum: &'static str,
@@ -100,7 +96,6 @@ impl Ledger {
         Ok(true)
     }
 
-    /// The next step, and which rows are rolled up and deleted from then on.
     fn next_step(&self, retention: Retention) -> rusqlite::Result<Option<(RolledTime, RetentionStep)>> {
         let connection = &self.connection;
         let now = last_commit(connection)?;
@@ -151,7 +146,6 @@ enum RetentionStep {
     },
 }
 
-/// The first `minute_ns` from that time on.
 fn first_minute(connection: &Connection, from: Utc) -> rusqlite::Result<Option<Utc>> {
     connection
         .prepare_cached("SELECT minute_ns FROM minute WHERE minute_ns >= ?1 ORDER BY minute_ns LIMIT 1")?

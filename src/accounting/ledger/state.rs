@@ -20,15 +20,11 @@ use crate::model::{Evidence, GpuId, Holder, HolderId, Holding, Nanoseconds, Row,
 /// A counter that has not changed for this long is unloaded from memory; its series ended a minute before.
 const UNLOAD_AFTER: Nanoseconds = Nanoseconds::from_seconds(660);
 
-/// How often counters are checked for unloading.
 const UNLOAD_EVERY: Nanoseconds = Nanoseconds::from_seconds(60);
 
-/// State of one GPU's account.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LedgerGpu {
-    /// Key in the file.
     pub(super) id: i64,
-    /// End of the account.
     pub(super) settled_until: Utc,
     /// GPU time settled, in nanoseconds.
     pub(super) slot: u64,
@@ -52,13 +48,11 @@ impl LedgerGpu {
     }
 }
 
-/// Tells tenant rules apart: the version that decides on them, and their begin; none where there are none.
+/// Identifies tenant rules: the version that decides on them, and their begin; none where there are none.
 pub(super) type RulesKey = Option<(i64, Utc)>;
 
-/// A holder as the file knows it.
 #[derive(Clone, Debug)]
 pub(super) struct StoredHolder {
-    /// Key in the file.
     pub(super) id: i64,
     /// The tenant whose counters it is added to.
     pub(super) tenant: Arc<str>,
@@ -66,7 +60,6 @@ pub(super) struct StoredHolder {
     pub(super) rules: Option<RulesKey>,
 }
 
-/// A counter in memory, and when it last changed.
 #[derive(Debug)]
 pub(super) struct LiveCounter {
     pub(super) counter: HolderCounter,
@@ -85,13 +78,11 @@ pub(super) struct LedgerState {
     pub(super) counters: BTreeMap<CounterKey, LiveCounter>,
     /// For each tenant with a counter in memory, the sum of its unloaded counters.
     pub(super) unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
-    /// When counters were last checked for unloading.
     pub(super) unloaded_at: Utc,
     /// What tenants are charged in the current month; none until it is asked for.
     pub(super) month: Option<Arc<MonthCosts>>,
     pub(super) rates: Arc<RateSchedule>,
     pub(super) tenant_rules: Arc<RuleSchedule>,
-    /// Which rows are rolled up.
     pub(super) rolled: RolledTime,
     /// The latest begin of a window, whose tenant rules apply to counters. It never goes back, so that no holder alternates
     /// between two tenants where windows of several GPUs arrive late.
@@ -105,7 +96,6 @@ pub(super) struct TransactionDraft<'a> {
     pub(super) changes: Changes,
 }
 
-/// What a transaction changes, without the state to which it is applied.
 #[derive(Default)]
 pub(super) struct Changes {
     pub(super) gpus: BTreeMap<Arc<str>, LedgerGpu>,
@@ -113,11 +103,9 @@ pub(super) struct Changes {
     pub(super) counters: BTreeMap<CounterKey, HolderCounter>,
     pub(super) unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     pub(super) xids: Vec<XidSums>,
-    /// What was charged in the current month.
     pub(super) month: Option<MonthCosts>,
     pub(super) rules_at: Utc,
     pub(super) imbalance: i128,
-    /// GPU time settled as unobserved because its windows were missing.
     pub(super) unobserved: Nanoseconds,
 }
 
@@ -139,7 +127,6 @@ impl<'a> TransactionDraft<'a> {
         }
     }
 
-    /// A holder, where the file has it.
     pub(super) fn holder(&mut self, id: &HolderId) -> rusqlite::Result<Option<StoredHolder>> {
         if let Some(known) = self.changes.holders.get(id).or_else(|| self.base.holders.get(id)) {
             return Ok(Some(known.clone()));
@@ -188,7 +175,6 @@ impl<'a> TransactionDraft<'a> {
         self.changes.rules_at = self.changes.rules_at.max(at);
     }
 
-    /// The tenant rules that are applied to holders.
     fn rules(&self) -> &'a TenantRules {
         self.base.tenant_rules.rules(self.changes.rules_at)
     }
@@ -236,7 +222,6 @@ impl<'a> TransactionDraft<'a> {
         Ok(())
     }
 
-    /// The tenant of a holder under the rules of a time, as a bill finds it.
     fn tenant_at(&mut self, id: &HolderId, at: Utc) -> Result<Arc<str>, Cause> {
         let known = self.stored_holder(id)?;
         if known.rules == Some(self.base.rules_key(at)) {
@@ -261,7 +246,6 @@ impl<'a> TransactionDraft<'a> {
         Ok(keys)
     }
 
-    /// A holder that the file must have.
     pub(super) fn stored_holder(&mut self, id: &HolderId) -> Result<StoredHolder, Cause> {
         self.holder(id)?.ok_or_else(|| Cause::UnknownHolder { holder: id.clone() })
     }
@@ -335,12 +319,10 @@ impl<'a> TransactionDraft<'a> {
 }
 
 impl LedgerState {
-    /// Which tenant rules are in force at a time.
     fn rules_key(&self, at: Utc) -> RulesKey {
         self.tenant_rules.in_force(at).map(|rules| (rules.id, rules.begin))
     }
 
-    /// Applies the changes of a committed draft.
     pub(super) fn apply(&mut self, changes: Changes, now: Utc) {
         self.gpus.extend(changes.gpus);
         self.holders.extend(changes.holders);

@@ -12,7 +12,6 @@ use super::state::{LedgerGpu, StoredHolder};
 use crate::accounting::batches::{GpuRegistration, HolderCounter};
 use crate::model::{Facts, Holder, Holding, Microjoules, MigProfile, Row, Settlement, Span, Utc};
 
-/// Stores a registered GPU, and returns its key in the file.
 pub(super) fn upsert_gpu(connection: &Connection, registration: &GpuRegistration) -> rusqlite::Result<i64> {
     connection
         .prepare_cached(
@@ -48,7 +47,6 @@ pub(super) fn insert_holder(
     Ok(connection.last_insert_rowid())
 }
 
-/// Replaces the facts of a version by more facts.
 pub(super) fn update_facts(
     connection: &Connection,
     holder: &StoredHolder,
@@ -87,13 +85,11 @@ pub(super) fn insert_span(
     Ok(put(connection, sql, params![gpu, from, stored(span.to.0)?, serde_json::to_string(span)?])?)
 }
 
-/// Deletes the raw spans that begin before the end of the account.
 pub(super) fn delete_settled_spans(connection: &Connection, gpu: &LedgerGpu) -> rusqlite::Result<()> {
     let sql = "DELETE FROM raw WHERE gpu = ?1 AND from_ns < ?2";
     put(connection, sql, [gpu.id, stored(gpu.settled_until.0)?])
 }
 
-/// Stores the holdings at the end of the last span.
 pub(super) fn update_holdings(
     connection: &Connection,
     gpu: i64,
@@ -120,7 +116,6 @@ pub(super) fn update_resumed_gpu(connection: &Connection, gpu: &LedgerGpu) -> ru
     put(connection, sql, [gpu.id, stored(gpu.settled_until.0)?])
 }
 
-/// Stores the state of the account after its last window.
 pub(super) fn update_settled_gpu(
     connection: &Connection,
     gpu: &LedgerGpu,
@@ -227,7 +222,6 @@ static REPLACE_COUNTER: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Stores the counter of a holder on a slot, with its costs.
 pub(super) fn replace_counter(
     connection: &Connection,
     gpu: i64,

@@ -21,7 +21,6 @@ use crate::runtime::clock::{Stop, system_zone};
 use crate::runtime::thread::Thread;
 use crate::runtime::trace;
 
-/// The queue from the tick loop to the ledger thread, and the state that the tick loop publishes.
 #[derive(Default)]
 pub(super) struct LedgerChannel {
     pub(super) queue: LedgerQueue,
@@ -36,12 +35,10 @@ pub(super) struct LedgerChannel {
     /// UTC of the last commit in nanoseconds, 0 before the first.
     last_commit: AtomicU64,
     acknowledged: Mutex<Vec<Acknowledged>>,
-    /// The tick of the latest batch.
     tick: Mutex<Option<SpanContext>>,
 }
 
 impl LedgerChannel {
-    /// Hands a batch to the thread.
     pub(super) fn offer(&self, batch: LedgerBatch, tick: SpanContext) {
         *self.tick.lock() = Some(tick);
         self.queue.offer(batch);
@@ -74,7 +71,6 @@ impl LedgerChannel {
         Some(self.last_commit.load(Ordering::Relaxed)).filter(|at| *at != 0)
     }
 
-    /// The commits since the last call.
     pub(super) fn take_acknowledged(&self) -> Vec<Acknowledged> {
         std::mem::take(&mut self.acknowledged.lock())
     }
@@ -116,7 +112,6 @@ impl LedgerChannel {
 
 pub(super) struct RunningLedger {
     pub(super) path: PathBuf,
-    /// Orders to close periods.
     pub(super) statements: mpsc::Sender<PendingOrder>,
     pub(super) channel: Arc<LedgerChannel>,
     thread: Thread,
@@ -167,7 +162,6 @@ fn create_directory(directory: &Path) {
     let _ = DirBuilder::new().recursive(true).mode(0o750).create(directory);
 }
 
-/// Logs the path and state of the opened ledger.
 fn log_opened(ledger: &Ledger, recovered: &Recovered) {
     let last_commit = if recovered.gpus.is_empty() {
         "none: no GPU has an account in it yet".to_owned()
@@ -268,12 +262,9 @@ fn wait_for_retry(stop: &Stop) {
 
 struct LedgerWriter<'a> {
     ledger: Ledger,
-    /// How many decisions the ledger has stored.
     recorded: usize,
     channel: &'a LedgerChannel,
-    /// How GPUs are held, as the ledger has it.
     how_held: Option<HowHeld>,
-    /// Whether the costs of the month were asked for since the start.
     knows_month: bool,
     /// Whether old rows may wait to be summed up or deleted.
     retains: bool,

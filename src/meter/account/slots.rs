@@ -18,7 +18,6 @@ const MEMORY_TOTAL: PointId = first_point("gpu_memory_total_bytes");
 /// Memory slices of a GPU whose driver does not report placements.
 const PARTS: u64 = 8;
 
-/// How a GPU is divided.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Division {
     /// There was no frame yet.
@@ -125,7 +124,6 @@ impl Slots {
         self.whole.granted(Arc::default()).chain(instances)
     }
 
-    /// The holders of all slots whose claims do not fit together.
     pub(in crate::meter) fn conflicts(&self) -> Vec<HolderId> {
         let slots = std::iter::once(&self.whole).chain(self.instances.values());
         slots.flat_map(|held| held.conflicts.iter().cloned()).collect()
@@ -151,7 +149,6 @@ impl Slots {
         self.division = division;
     }
 
-    /// Keeps only the holdings that `stays` accepts.
     pub(super) fn retain(&mut self, stays: impl Fn(Option<(&str, &MigSlot)>, &Holding) -> bool) {
         let layout = self.division.layout();
         let of_instances = self.instances.iter_mut().map(|(id, held)| {
@@ -167,7 +164,6 @@ impl Slots {
         }
     }
 
-    /// Computes who holds each slot while these processes are present.
     pub(super) fn update_holdings(
         &mut self,
         gpu: &SessionGpu,

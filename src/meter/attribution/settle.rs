@@ -61,13 +61,11 @@ pub(super) struct OpenWindow<'a> {
     pub(super) flags: Vec<String>,
 }
 
-/// A slot while a window is settled.
 pub(super) struct OpenSlot<'a> {
     fallback: UseFallback<'a>,
     pub(super) carries: Carries,
 }
 
-/// What was held and used of a slot in a segment.
 pub(super) struct SettledSlot<'a> {
     pub(super) name: Arc<str>,
     /// Its spans, in the GPU's time.
@@ -78,7 +76,6 @@ pub(super) struct SettledSlot<'a> {
     pub(super) settled: SettledParts,
 }
 
-/// What was held and used of a GPU in a segment.
 pub(super) struct SettledSegment<'a> {
     pub(super) slots: Vec<SettledSlot<'a>>,
     /// Time that belongs to no slot, by remainder.
@@ -86,7 +83,6 @@ pub(super) struct SettledSegment<'a> {
 }
 
 impl<'a> OpenWindow<'a> {
-    /// A window that continues with the carries of the one before.
     pub(super) fn new(carry: &'a Carry) -> Self {
         let root = carry.get(ROOT).cloned().unwrap_or_default();
         Self { slots: BTreeMap::new(), stored: Some(carry), root, flags: Vec::new() }
@@ -121,7 +117,6 @@ impl<'a> OpenWindow<'a> {
         (slot, &mut self.flags)
     }
 
-    /// Drops the carries of all slots but these.
     pub(super) fn drop_other_slots(&mut self, settled: &SettledSegment<'_>) {
         self.slots.retain(|name, _| settled.slots.iter().any(|slot| slot.name == *name));
         self.stored = None;
@@ -130,7 +125,6 @@ impl<'a> OpenWindow<'a> {
         }
     }
 
-    /// The settlement, once the last segment is settled.
     pub(super) fn close(self, from: Utc, to: Utc, rows: Vec<Row>) -> Settlement {
         let mut carry = self.stored.cloned().unwrap_or_default();
         carry.remove(ROOT);
@@ -200,7 +194,6 @@ pub(super) fn add_flag(flags: &mut Vec<String>, flag: String) {
     }
 }
 
-/// The rows of a window while it is settled, by GPU instance and holder.
 #[derive(Debug, Default)]
 struct WindowRows(BTreeMap<(SlotId, HolderId), RowSum>);
 
@@ -255,7 +248,6 @@ impl WindowRows {
         }
     }
 
-    /// Adds the energy of a segment that was added before.
     fn add_energy(&mut self, segment: &WindowSegment<'_>, energy: &EnergySplit) {
         // Holders on a MIG instance already have a row with the instance's source.
         let constant = segment.constant.instances.is_none().then_some(segment.constant);

@@ -56,7 +56,6 @@ fn divided(amount: u64, part: Nanoseconds, whole: Nanoseconds) -> (u64, u64) {
     (first, amount - first)
 }
 
-/// A run of spans that are settled as one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowSegment<'a> {
     /// The first span, from which everything constant is read.

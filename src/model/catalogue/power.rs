@@ -35,20 +35,23 @@ pub(super) const ROWS: &[Family] = &[
     .aliases(&[dcgm("DCGM_FI_DEV_POWER_USAGE_INSTANT")]),
     scoped(
         "gpu_memory_power_watts",
-        (Level::Full, Tier::Medium),
+        Level::Full,
+        Tier::Medium,
         "Power draw of the GPU's memory averaged by the driver over 1 s: a part of \
          gpu_power_watts.",
         &[point(&[], &[of(185, MEMORY)])],
     ),
     scoped(
         "gpu_memory_power_instant_watts",
-        (Level::Full, Tier::Fast),
+        Level::Full,
+        Tier::Fast,
         "Power draw of the GPU's memory at that moment: a part of gpu_power_instant_watts.",
         &[point(&[], &[of(186, MEMORY)])],
     ),
     scoped(
         "gpu_module_power_watts",
-        (Level::Full, Tier::Medium),
+        Level::Full,
+        Tier::Medium,
         "Power draw of the module that the GPU shares with its Grace CPU, averaged by the driver \
          over 1 s; each GPU reports the whole module's value; do not sum.",
         &[point(&[], &[of(185, MODULE)])],
@@ -56,7 +59,8 @@ pub(super) const ROWS: &[Family] = &[
     .unsupported(NO_GRACE),
     scoped(
         "gpu_module_power_instant_watts",
-        (Level::Full, Tier::Fast),
+        Level::Full,
+        Tier::Fast,
         "Power draw of the module that the GPU shares with its Grace CPU at that moment; each \
          GPU reports the whole module's value; do not sum.",
         &[point(&[], &[of(186, MODULE)])],
@@ -64,7 +68,8 @@ pub(super) const ROWS: &[Family] = &[
     .unsupported(NO_GRACE),
     scoped(
         "gpu_module_power_limit_watts",
-        (Level::Full, Tier::Slow),
+        Level::Full,
+        Tier::Slow,
         "Power limits of the module that the GPU shares with its Grace CPU: enforced is the \
          lowest limit that applies, requested is what was set, default, min and max are the \
          module's.",
@@ -227,7 +232,8 @@ const fn of(id: u32, scope: u32) -> Source {
 
 const fn scoped(
     name: &'static str,
-    (level, tier): (Level, Tier),
+    level: Level,
+    tier: Tier,
     help: &'static str,
     points: &'static [Point],
 ) -> Family {

@@ -39,6 +39,19 @@ struct Episode {
     told: bool,
 }
 
+/// A GPU in a snapshot.
+#[derive(Clone, Copy)]
+struct SeenGpu<'a> {
+    entry: &'a GpuEntry,
+    state: &'a GpuState,
+}
+
+impl<'a> SeenGpu<'a> {
+    fn all(snapshot: &'a Snapshot) -> impl Iterator<Item = Self> {
+        snapshot.roster.gpus.iter().zip(&snapshot.gpus).map(|(entry, state)| Self { entry, state })
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct EventTracker {
     previous: Option<Arc<Snapshot>>,
@@ -62,19 +75,15 @@ impl EventTracker {
         let previous = self.previous.replace(Arc::clone(snapshot));
         let last_reloads = std::mem::replace(&mut self.reloads, reloads);
         let Some(previous) = previous else { return events };
-        let before: BTreeMap<&Arc<str>, (&GpuEntry, &GpuState)> = (previous.roster.gpus.iter())
-            .zip(&previous.gpus)
-            .map(|(entry, state)| (&entry.id.uuid, (entry, state)))
-            .collect();
-        for (entry, state) in snapshot.roster.gpus.iter().zip(&snapshot.gpus) {
-            match before.get(&entry.id.uuid) {
-                Some((old_entry, old)) => {
-                    self.compare_gpu((old_entry, old), (entry, state), now, &mut events);
-                }
-                None if !before.is_empty() => events.push(found(entry, &previous, now)),
+        let before: BTreeMap<&Arc<str>, SeenGpu<'_>> =
+            SeenGpu::all(&previous).map(|gpu| (&gpu.entry.id.uuid, gpu)).collect();
+        for gpu in SeenGpu::all(snapshot) {
+            match before.get(&gpu.entry.id.uuid) {
+                Some(old) => self.compare_gpu(*old, gpu, now, &mut events),
+                None if !before.is_empty() => events.push(found(gpu.entry, &previous, now)),
                 None => {}
             }
-            self.follow_throttles(entry, state, now, &mut events);
+            self.follow_throttles(gpu, now, &mut events);
         }
         self.compare_holdings(&previous, snapshot, &mut events);
         compare_budgets(&previous, snapshot, &mut events);
@@ -170,23 +179,18 @@ impl EventTracker {
         known.into_iter().flatten().map(|(party, _)| party.clone()).collect()
     }
 
-    fn compare_gpu(
-        &mut self,
-        (old_entry, old): (&GpuEntry, &GpuState),
-        (entry, state): (&GpuEntry, &GpuState),
-        now: Utc,
-        events: &mut Vec<Event>,
-    ) {
+    fn compare_gpu(&mut self, old: SeenGpu<'_>, new: SeenGpu<'_>, now: Utc, events: &mut Vec<Event>) {
+        let SeenGpu { entry, state } = new;
         let first = events.len();
         for ((code, label), seen) in entry.xids.iter().zip(&state.xids) {
-            let place = old_entry.xids.iter().position(|(known, _)| known == code);
-            let before = place.and_then(|place| old.xids.get(place)).map_or(0, |seen| seen.count);
+            let place = old.entry.xids.iter().position(|(known, _)| known == code);
+            let before = place.and_then(|place| old.state.xids.get(place)).map_or(0, |seen| seen.count);
             if seen.count > before {
                 let new = SeenXid { count: seen.count - before, last: seen.last.min(now), ..*seen };
-                events.push(xid_event(entry, (*code, label), new));
+                events.push(xid_event(entry, *code, label, new));
             }
         }
-        match (old_entry.absence, entry.absence) {
+        match (old.entry.absence, entry.absence) {
             (None, Some(absence)) => {
                 let text = format!("the GPU is no longer there: {absence}");
                 let attributes = vec![("attachment", absence.to_owned())];
@@ -199,19 +203,14 @@ impl EventTracker {
             }
             _ => {}
         }
-        self.compare_reading((old_entry, old), (entry, state), now, events);
+        self.compare_reading(old, new, now, events);
         for event in &mut events[first..] {
             event.parties = self.parties(&entry.id);
         }
     }
 
-    fn compare_reading(
-        &mut self,
-        (old_entry, old): (&GpuEntry, &GpuState),
-        (entry, state): (&GpuEntry, &GpuState),
-        now: Utc,
-        events: &mut Vec<Event>,
-    ) {
+    fn compare_reading(&mut self, old: SeenGpu<'_>, new: SeenGpu<'_>, now: Utc, events: &mut Vec<Event>) {
+        let (SeenGpu { entry: old_entry, state: old }, SeenGpu { entry, state }) = (old, new);
         let is_divided_otherwise = match (&old.layout, &state.layout) {
             (Some(before), Some(after)) => !before.is_divided_like(after),
             (before, after) => before.is_some() != after.is_some(),
@@ -249,7 +248,8 @@ impl EventTracker {
         }
     }
 
-    fn follow_throttles(&mut self, entry: &GpuEntry, state: &GpuState, now: Utc, events: &mut Vec<Event>) {
+    fn follow_throttles(&mut self, gpu: SeenGpu<'_>, now: Utc, events: &mut Vec<Event>) {
+        let SeenGpu { entry, state } = gpu;
         for ThrottleReason { name: reason, point, .. } in THROTTLE_REASONS {
             let key = (Arc::clone(&entry.id.uuid), reason);
             let is_held = state.reading(point.id, point.tier).ok().map(|value| value > 0);
@@ -304,7 +304,7 @@ fn seconds(since: Utc, until: Utc) -> u64 {
     until.0.saturating_sub(since.0) / Nanoseconds::SECOND.0
 }
 
-fn xid_event(entry: &GpuEntry, (code, label): (u32, &Arc<str>), new: SeenXid) -> Event {
+fn xid_event(entry: &GpuEntry, code: u32, label: &Arc<str>, new: SeenXid) -> Event {
     let SeenXid { count, last, gpu_instance } = new;
     let row = xid::find(code);
     let severity = match row.action {

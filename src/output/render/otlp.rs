@@ -221,7 +221,10 @@ impl Sink for RequestWriter<'_> {
         // The field of attributes in each kind of data point.
         let tag = if current.family.kind == Kind::Histogram { 9 } else { 7 };
         self.attributes.clear();
-        sample.labels.pairs().for_each(|pair| append_attribute(&mut self.attributes, tag, pair));
+        sample
+            .labels
+            .pairs()
+            .for_each(|(key, value)| append_attribute(&mut self.attributes, tag, key, value));
         let state = SeriesState { snapshot: self.number, ended: None };
         match current.series.get_mut(&*self.attributes) {
             Some(known) => *known = state,
@@ -336,7 +339,7 @@ fn append_message(out: &mut Vec<u8>, tag: u32, parts: &[&[u8]]) {
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-fn append_attribute(out: &mut Vec<u8>, tag: u32, (key, value): (&str, &str)) {
+fn append_attribute(out: &mut Vec<u8>, tag: u32, key: &str, value: &str) {
     let field_len = |text: &str| 1 + length_delimiter_len(text.len()) + text.len();
     let any_value = field_len(value);
     encode_key(tag, WireType::LengthDelimited, out);

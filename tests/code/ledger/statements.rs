@@ -206,7 +206,7 @@ fn credits_never_exceed_what_a_tenant_was_charged_and_stand_in_one_statement() {
     let first = stored(statement(bill(&world, 0, 3_600), "0001"));
     let Document::Statement(closed) = &first.document else { panic!("{first:?}") };
     let check = |tenant: &str, amount: i128, documents: &[StoredDocument]| {
-        check_credit((&first, closed), tenant, Money(amount), documents)
+        check_credit(&first, closed, tenant, Money(amount), documents)
     };
     check("a", 3 * EURO, &[]).unwrap();
     assert!(matches!(check("a", 3 * EURO + 1, &[]), Err(StatementError::TooMuch { .. })));
