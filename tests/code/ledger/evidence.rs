@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use gpumeter::accounting::batches::{ClosedWindow, LedgerBatch, OpenIncidents, Resumed, XidSum, XidSums};
-use gpumeter::accounting::ledger::{Ledger, Retention};
+use gpumeter::accounting::billing::DayEvidence;
+use gpumeter::accounting::day_files::{DayFile, DayPath, ExportDirectory, read_evidence, write_days};
+use gpumeter::accounting::ledger::{Ledger, Opening, Reader, Retention};
 use gpumeter::meter::attribution;
 use gpumeter::model::{
-    ActivitySource, Carry, Fraction, Holding, HoldingSource, Microjoules, Nanoseconds, Presence,
-    SHAPE_COLUMNS, SlotState, Span, TickShares,
+    ActivitySource, Carry, DAY, Fraction, Holding, HoldingSource, Microjoules, Nanoseconds, Presence,
+    SHAPE_COLUMNS, Series, SlotState, Span, TickShares,
 };
 use proptest::prelude::*;
 
@@ -252,4 +254,61 @@ fn incidents_begin_and_end_with_the_verdict_and_xids_of_a_storm_are_one() {
     ledger.commit(&LedgerBatch { now: after(2 * 86_400), ..LedgerBatch::default() }).unwrap();
     while ledger.retain(retention).unwrap() {}
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM incident"), 0);
+}
+
+#[test]
+fn the_evidence_of_a_day_lies_beside_its_account_and_is_the_same_once_hours_are_days() {
+    let world = World::new();
+    let machine_id = "a".repeat(32);
+    let opening = Opening { machine_id, ..opening(0, Default::default()) };
+    let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+    register_gpus(&mut ledger, 1);
+    let tick = |seconds, present| Tick { seconds, busy: 2_500, present, sm: Some(9_999) };
+    // The last use ends 200 s before midnight.
+    let before_midnight = DAY.0 / SECOND - after(0).0 / SECOND % (DAY.0 / SECOND) - 300;
+    let ticks = [
+        tick(before_midnight - 900, [true, false]),
+        tick(900, [true, true]),
+        tick(100, [false, true]),
+        tick(7_200, [false, false]),
+    ];
+    windows(&ticks).iter().for_each(|window| commit(&mut ledger, window));
+    let directory = tempfile::tempdir().unwrap();
+    let read = || -> Vec<DayEvidence> {
+        write_days(&mut Reader::open(&world.path()).unwrap(), ExportDirectory(directory.path()), || false)
+            .unwrap();
+        let days = ExportDirectory(directory.path()).days().unwrap();
+        let of_day = |day: &DayPath| {
+            let revision = DayFile::open(&day.path).unwrap().header().revision;
+            read_evidence(&ExportDirectory::evidence_beside(&day.path), &revision).unwrap()
+        };
+        days.iter().map(|day| of_day(day).expect("evidence of the account's revision")).collect()
+    };
+    let days = read();
+    let shapes: Vec<_> = days[0]
+        .shapes
+        .iter()
+        .map(|shape| (shape.owner.holder.as_str(), shape.series, shape.shape.0))
+        .collect();
+    let alone = |bin: usize, alone: u64, shared: u64| {
+        let mut times = [0; SHAPE_COLUMNS.len()];
+        (times[bin], times[12]) = (alone * SECOND, shared * SECOND);
+        times
+    };
+    let expected = [
+        ("user:a", Series::Busy, alone(4, before_midnight - 900, 1_000)),
+        ("user:a", Series::Sm, alone(11, before_midnight - 900, 1_000)),
+        ("user:b", Series::Busy, alone(4, 100, 900)),
+        ("user:b", Series::Sm, alone(11, 100, 900)),
+    ];
+    assert_eq!(shapes, expected);
+    // Only on the next day they are known to have ended.
+    let runs = |day: &DayEvidence| day.runs.iter().map(|run| run.owner.tenant.clone()).collect::<Vec<_>>();
+    assert_eq!(days.iter().map(runs).collect::<Vec<_>>(), [vec![], vec!["a".to_owned(), "b".to_owned()]]);
+    assert_eq!(days[1].runs[0].run.amounts.memory_peak, (before_midnight - 900) << 30);
+    let keep = Retention { minutes: Nanoseconds(0), quarter_hours: Nanoseconds(u64::MAX) };
+    ledger.commit(&LedgerBatch { now: after(5 * 86_400), ..LedgerBatch::default() }).unwrap();
+    while ledger.retain(keep).unwrap() {}
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM shape WHERE hours = 1"), 0);
+    assert_eq!(read(), days);
 }
