@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::apportion::Shares;
 use crate::model::{
-    DAY, Evidence, HOUR, HolderId, Holding, Microjoules, Presence, Row, Run, RunKey, Series, ShapeKey,
+    DAY, Evidence, HOUR, HolderId, Holding, Microjoules, Presence, Row, Run, RunKey, Series, Shape, ShapeKey,
     SlotId, SlotState, Span, TickShares, Utc, WAITING_SHARE,
 };
 
@@ -32,20 +32,38 @@ pub(super) fn find_evidence(spans: &[Span], rows: &[Row]) -> Evidence {
     for tick in spans.iter().flat_map(ticks) {
         window.add_tick(tick);
     }
-    for row in rows.iter().filter(|row| !row.holder.is_remainder()) {
-        let key = window.run_key(row.slot.gpu_instance, &row.holder);
-        if let Some(run) = window.evidence.runs.get_mut(&key) {
-            run.amounts.add(&row.amounts);
+    for row in rows {
+        if let Some(place) = window.places.get(&(row.slot.gpu_instance, &row.holder)) {
+            let run = window.holders[*place].run;
+            window.runs[run].run.amounts.add(&row.amounts);
         }
     }
-    window.evidence
+    window.finish()
 }
 
+/// The evidence of a window while its ticks are added. Holders are found by place, since each is in every tick.
 #[derive(Default)]
 struct WindowEvidence<'a> {
-    evidence: Evidence,
-    /// The job or pod of each holder, or itself; each is parsed once.
-    workloads: HashMap<&'a HolderId, HolderId>,
+    /// The places of holders on slots.
+    places: HashMap<(Option<u32>, &'a HolderId), usize>,
+    holders: Vec<HolderEvidence<'a>>,
+    runs: Vec<OpenRun>,
+}
+
+struct HolderEvidence<'a> {
+    gpu_instance: Option<u32>,
+    holder: &'a HolderId,
+    /// Its shapes by hour.
+    hours: Vec<(Utc, [Shape; Series::ALL.len()])>,
+    /// Place of the run that it is a part of.
+    run: usize,
+}
+
+struct OpenRun {
+    key: RunKey,
+    run: Run,
+    /// Whether it is in use in the present tick; none while that is not known to have any part of it.
+    is_used: Option<bool>,
 }
 
 /// The ticks of a span's slots.
@@ -81,27 +99,32 @@ impl<'a> WindowEvidence<'a> {
             return;
         }
         let users = tick.users();
-        let idle = tick.holders_without_user(&users);
-        for holder in users.iter().copied().chain(idle).filter(|holder| !holder.is_remainder()) {
+        for holder in users.iter().copied().chain(tick.holders_without_user(&users)) {
             // A blind slot has no users; what is busy is its holders'.
-            let is_alone =
-                if tick.blind { tick.holdings.len() == 1 } else { users.iter().all(|user| *user == holder) };
-            tick.add_shapes(&mut self.evidence, holder, is_alone);
-        }
-        let parts = tick.present.keys().chain(tick.holdings.iter().map(|holding| &holding.holder));
-        let mut runs: BTreeMap<RunKey, (&HolderId, bool)> = BTreeMap::new();
-        for holder in parts.filter(|holder| !holder.is_remainder()) {
-            let is_used = tick.is_used_by(holder);
-            let run = runs.entry(self.run_key(tick.gpu_instance, holder)).or_insert((holder, false));
-            *run = (run.0.min(holder), run.1 | is_used);
-        }
-        for (key, (holder, is_used)) in runs {
-            let new = || Run::new(holder.clone(), tick.from);
-            let run = self.evidence.runs.entry(key).or_insert_with(new);
-            // The workload itself sorts before its parts.
-            if *holder < run.holder {
-                run.holder = holder.clone();
+            let is_alone = match &*users {
+                [] => !tick.blind || tick.holdings.len() == 1,
+                [only] => *only == holder,
+                _ => false,
+            };
+            if !holder.is_remainder() {
+                let place = self.place(&tick, holder);
+                self.holders[place].add_shapes(&tick, is_alone);
             }
+        }
+        let has_use = tick.has_use();
+        let parts = tick.present.keys().chain(tick.holdings.iter().map(|holding| &holding.holder));
+        let mut seen = Vec::new();
+        for holder in parts.filter(|holder| !holder.is_remainder()) {
+            let place = self.place(&tick, holder);
+            let run = self.holders[place].run;
+            if self.runs[run].is_used.is_none() {
+                seen.push(run);
+            }
+            *self.runs[run].is_used.get_or_insert(false) |= has_use(holder);
+        }
+        for run in seen {
+            let OpenRun { run, is_used, .. } = &mut self.runs[run];
+            let is_used = is_used.take().unwrap_or(false);
             run.end = tick.to;
             if tick.busy.is_some() {
                 run.add_measured(tick.from, tick.to, is_used);
@@ -109,12 +132,62 @@ impl<'a> WindowEvidence<'a> {
         }
     }
 
-    /// The run that a holder is a part of.
-    fn run_key(&mut self, gpu_instance: Option<u32>, holder: &'a HolderId) -> RunKey {
-        let workload = self.workloads.entry(holder);
-        let workload =
-            workload.or_insert_with(|| holder.outer().unwrap_or_else(|| HolderId(holder.workload())));
-        RunKey { gpu_instance, workload: workload.clone() }
+    /// The place of a holder on the slot of a tick.
+    fn place(&mut self, tick: &SlotTick<'a>, holder: &'a HolderId) -> usize {
+        let gpu_instance = tick.gpu_instance;
+        if let Some(place) = self.places.get(&(gpu_instance, holder)) {
+            return *place;
+        }
+        let workload = holder.outer().unwrap_or_else(|| HolderId(holder.workload()));
+        let key = RunKey { gpu_instance, workload };
+        let run = self.runs.iter().position(|open| open.key == key).unwrap_or_else(|| {
+            self.runs.push(OpenRun { key, run: Run::new(holder.clone(), tick.from), is_used: None });
+            self.runs.len() - 1
+        });
+        // The workload itself sorts before its parts.
+        if *holder < self.runs[run].run.holder {
+            self.runs[run].run.holder = holder.clone();
+        }
+        self.holders.push(HolderEvidence { gpu_instance, holder, hours: Vec::new(), run });
+        self.places.insert((gpu_instance, holder), self.holders.len() - 1);
+        self.holders.len() - 1
+    }
+
+    fn finish(self) -> Evidence {
+        let of_holder = |one: HolderEvidence<'_>| {
+            let HolderEvidence { gpu_instance, holder, hours, .. } = one;
+            let key = |hour| ShapeKey { hour, gpu_instance, holder: holder.clone() };
+            hours.into_iter().map(|(hour, shapes)| (key(hour), shapes)).collect::<Vec<_>>()
+        };
+        Evidence {
+            shapes: self.holders.into_iter().flat_map(of_holder).collect(),
+            runs: self.runs.into_iter().map(|open| (open.key, open.run)).collect(),
+        }
+    }
+}
+
+impl HolderEvidence<'_> {
+    fn add_shapes(&mut self, tick: &SlotTick<'_>, is_alone: bool) {
+        // Of a longer time all is in its first hour: no tick has one, and wrong times would make any number of hours.
+        let is_one = tick.to.since(tick.from) > DAY;
+        let mut from = tick.from;
+        while from < tick.to {
+            let hour = from.floor(HOUR);
+            let to = if is_one { tick.to } else { hour.plus(HOUR).min(tick.to) };
+            if self.hours.last().is_none_or(|(last, _)| *last != hour) {
+                self.hours.push((hour, Default::default()));
+            }
+            let shapes = self.hours.last_mut().map(|(_, shapes)| shapes);
+            for (series, shape) in Series::ALL.into_iter().zip(shapes.into_iter().flatten()) {
+                let share = if series == Series::Busy { tick.busy } else { tick.shares.of(series) };
+                match share {
+                    Some(share) if is_alone => shape.add_alone(share, to.since(from)),
+                    Some(_) => shape.add_shared(to.since(from)),
+                    None => shape.add_unknown(to.since(from)),
+                }
+            }
+            from = to;
+        }
     }
 }
 
@@ -127,47 +200,27 @@ impl<'a> SlotTick<'a> {
 
     /// Those who hold without a process of theirs or of one whom they cover.
     fn holders_without_user(&self, users: &[&HolderId]) -> Vec<&'a HolderId> {
-        let has_user = |holder: &HolderId| users.iter().any(|user| self.is_covered(user, holder));
+        let covers = |holder: &HolderId, user: &HolderId| {
+            user.is_within(holder) || self.covered_by.get(user) == Some(holder)
+        };
+        let has_user = |holder: &HolderId| {
+            (self.present.contains_key(holder) && !self.blind)
+                || users.iter().any(|user| covers(holder, user))
+        };
         self.holdings.iter().map(|holding| &holding.holder).filter(|holder| !has_user(holder)).collect()
     }
 
-    fn is_covered(&self, user: &HolderId, holder: &HolderId) -> bool {
-        user == holder || user.is_within(holder) || self.covered_by.get(user) == Some(holder)
-    }
-
-    /// Whether the slot was in use by a holder or those whom it covers. Where several have processes, those with a sample are in use; without any
-    /// sample all are.
-    fn is_used_by(&self, holder: &HolderId) -> bool {
-        if self.busy.is_none_or(|busy| busy < WAITING_SHARE) {
-            return false;
-        }
-        if self.blind {
-            return true;
-        }
+    /// Tells whether the slot was in use by a holder or those whom it covers by configuration. Where several have processes, those
+    /// with a sample are in use; without any sample all are.
+    fn has_use(&self) -> impl Fn(&HolderId) -> bool {
+        let is_busy = self.busy.is_some_and(|busy| busy >= WAITING_SHARE);
         let weight = |presence: &Presence| presence.weight.unwrap_or(0);
-        let is_sampled = self.present.values().any(|presence| weight(presence) > 0);
-        let has_use = |presence: &Presence| !is_sampled || self.present.len() == 1 || weight(presence) > 0;
-        self.present.iter().any(|(user, presence)| self.is_covered(user, holder) && has_use(presence))
-    }
-
-    fn add_shapes(&self, evidence: &mut Evidence, holder: &HolderId, is_alone: bool) {
-        // Of a longer time all is in its first hour: no tick has one, and wrong times would make any number of hours.
-        let is_one = self.to.since(self.from) > DAY;
-        let mut from = self.from;
-        while from < self.to {
-            let hour = from.floor(HOUR);
-            let to = if is_one { self.to } else { hour.plus(HOUR).min(self.to) };
-            let key = ShapeKey { hour, gpu_instance: self.gpu_instance, holder: holder.clone() };
-            let shapes = evidence.shapes.entry(key).or_default();
-            for (series, shape) in Series::ALL.into_iter().zip(shapes) {
-                let share = if series == Series::Busy { self.busy } else { self.shares.of(series) };
-                match share {
-                    Some(share) if is_alone => shape.add_alone(share, to.since(from)),
-                    Some(_) => shape.add_shared(to.since(from)),
-                    None => shape.add_unknown(to.since(from)),
-                }
-            }
-            from = to;
+        let are_all = self.present.len() == 1 || self.present.values().all(|presence| weight(presence) == 0);
+        let Self { present, covered_by, blind, .. } = *self;
+        let is_used = move |user: &HolderId| present.get(user).is_some_and(|own| are_all || weight(own) > 0);
+        move |holder| {
+            let is_covered = |(user, cover): (&HolderId, &HolderId)| cover == holder && is_used(user);
+            is_busy && (blind || is_used(holder) || covered_by.iter().any(is_covered))
         }
     }
 }
