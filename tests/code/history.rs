@@ -228,6 +228,7 @@ fn the_same_seed_makes_the_same_bill_to_the_byte_and_another_one_other_gpus() {
     let json = |written: &Written| serde_json::to_string(&ledger_bill(&written.ledger())).unwrap();
     let (first, again, other) = (short(3), short(3), short(4));
     assert_eq!(json(&first), json(&again));
+    assert!([&first, &other].iter().all(|written| ledger_bill(&written.ledger()).is_balanced()));
     let uuids = |written: &Written| -> Vec<_> {
         ledger_bill(&written.ledger()).gpus.iter().map(|gpu| gpu.gpu.uuid.clone()).collect()
     };
@@ -475,6 +476,17 @@ fn an_hour_of_a_running_agent_and_of_a_history_agree_within_a_tick() {
         }
         assert_eq!(agent.parts.held(), HOUR / 2);
         assert!(history.used.beyond > 0 || tenant == "bob");
+    }
+}
+
+#[test]
+fn the_past_of_the_cluster_is_valid_on_every_day_of_the_week_and_for_many_nodes() {
+    let cluster = DemoScenario::load("cluster").unwrap();
+    let config = cluster.configuration().unwrap();
+    for day in 0..7 {
+        let extent = HistoryExtent { days: 60, nodes: 20, seed: day };
+        let planned = cluster.history(&config, extent, Utc(END.0 + day * DAY.0 + 7 * HOUR));
+        assert!(planned.is_ok(), "{}", planned.err().unwrap());
     }
 }
 
