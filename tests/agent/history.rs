@@ -27,10 +27,10 @@ fn a_demo_goes_on_where_its_history_ends_and_is_not_given_another_one() {
     let ended = demo.agent.terminate();
     assert!(ended.success());
     let log = demo.agent.log_to_end();
-    // What nobody watched between history and agent: 12 GPUs for a moment.
+    // The moment between history and agent is one that nobody watched, and not one in which the node was off.
     let gap = log.split("GPU time in which no agent ran").nth(1).unwrap_or_default();
-    let seconds = gap.split("seconds=").nth(1).map_or("0.0", |text| text.split(' ').next().unwrap());
-    assert!(seconds.parse::<f64>().unwrap() < 5.0, "{log}");
+    let gap = gap.lines().next().unwrap_or_default();
+    assert!(gap.contains("unavailable_gpu_seconds=0.0"), "{log}");
     assert!(demo.directory.path().join("exports").read_dir().unwrap().next().is_some());
     let again = refusal(&demo, PAST);
     assert!(again.contains("has an account already") && again.contains("--fresh"), "{again}");
