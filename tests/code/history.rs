@@ -479,6 +479,55 @@ fn an_hour_of_a_running_agent_and_of_a_history_agree_within_a_tick() {
     }
 }
 
+/// The pointers to all values within one.
+fn pointers(value: &Value, at: &str, found: &mut Vec<String>) {
+    found.push(at.to_owned());
+    match value {
+        Value::Array(items) => {
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(place, item)| pointers(item, &format!("{at}/{place}"), found));
+        }
+        Value::Object(pairs) => {
+            pairs.iter().for_each(|(key, item)| pointers(item, &format!("{at}/{key}"), found))
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn whatever_stands_in_a_history_it_is_planned_or_refused_with_a_key() {
+    let document = scenario();
+    let mut places = Vec::new();
+    pointers(&document["history"], "/history", &mut places);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("scenario.json");
+    let hostile = [
+        json!(null),
+        json!(-1),
+        json!(0),
+        json!(u64::MAX),
+        json!(1e300),
+        json!(""),
+        json!("-400d"),
+        json!([]),
+        json!({}),
+    ];
+    for place in &places {
+        for value in &hostile {
+            let mut changed = document.clone();
+            *changed.pointer_mut(place).unwrap() = value.clone();
+            std::fs::write(&file, changed.to_string()).unwrap();
+            let scenario = DemoScenario::load(file.to_str().unwrap()).unwrap();
+            if let Err(error) = scenario.history(&scenario.configuration().unwrap(), TEN_DAYS, END) {
+                let error = error.to_string();
+                assert!(error.starts_with("scenario: history"), "{place} as {value}: {error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn the_past_of_the_cluster_is_valid_on_every_day_of_the_week_and_for_many_nodes() {
     let cluster = DemoScenario::load("cluster").unwrap();
