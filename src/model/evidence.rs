@@ -191,7 +191,7 @@ impl IdleStretches {
 }
 
 /// What is known of a run, or of a part of one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Whose facts are those of the run: the workload itself where it holds or is present, else a part of it.
     pub holder: HolderId,
@@ -205,7 +205,6 @@ pub struct Run {
     pub last_use: Option<Utc>,
     pub idle: IdleStretches,
     /// What the account has of it.
-    #[serde(with = "amounts")]
     pub amounts: Amounts,
 }
 
@@ -241,9 +240,9 @@ impl Run {
 /// The evidence of one GPU in some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    #[serde(with = "pairs", default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(with = "shapes", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shapes: BTreeMap<ShapeKey, [Shape; Series::ALL.len()]>,
-    #[serde(with = "pairs", default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(with = "runs", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub runs: BTreeMap<RunKey, Run>,
 }
 
@@ -269,50 +268,92 @@ impl Evidence {
     }
 }
 
-/// A map as a list of pairs, since its keys are no texts.
-mod pairs {
-    use std::collections::BTreeMap;
-
-    use serde::de::DeserializeOwned;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
-        map: &BTreeMap<K, V>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_seq(map)
-    }
-
-    pub(super) fn deserialize<'de, K, V, D>(from: D) -> Result<BTreeMap<K, V>, D::Error>
-    where
-        K: DeserializeOwned + Ord,
-        V: DeserializeOwned,
-        D: Deserializer<'de>,
-    {
-        Ok(Vec::<(K, V)>::deserialize(from)?.into_iter().collect())
-    }
-}
-
-/// Amounts by name, without those that are 0.
-mod amounts {
+/// Shapes as lists without zeros, since each window writes those of the open hour again: key, then of each known series the place
+/// and length of its times. Those of a series that is not known are the sum of the first as unknown time.
+mod shapes {
     use std::collections::BTreeMap;
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use super::{AMOUNTS, Amounts};
+    use super::{EDGES, HolderId, Series, Shape, ShapeKey, Utc};
 
-    pub(super) fn serialize<S: Serializer>(amounts: &Amounts, to: S) -> Result<S::Ok, S::Error> {
-        let named = AMOUNTS.iter().map(|amount| (amount.name, amount.of(amounts)));
-        to.collect_map(named.filter(|(_, value)| *value > 0))
+    type Shapes = [Shape; Series::ALL.len()];
+    type Listed<H> = (u64, Option<u32>, H, Vec<Vec<(usize, u64)>>);
+
+    pub(super) fn serialize<S: Serializer>(
+        map: &BTreeMap<ShapeKey, Shapes>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let times = |shape: &Shape| -> Vec<(usize, u64)> {
+            shape.0.iter().copied().enumerate().filter(|(_, time)| *time > 0).collect()
+        };
+        to.collect_seq(map.iter().map(|(key, shapes)| -> Listed<&str> {
+            let is_left_out = |(place, shape): (usize, &Shape)| place > 0 && !shape.is_known();
+            let listed = shapes.iter().enumerate().map(|(place, shape)| match is_left_out((place, shape)) {
+                true => Vec::new(),
+                false => times(shape),
+            });
+            (key.hour.0, key.gpu_instance, key.holder.as_str(), listed.collect())
+        }))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Amounts, D::Error> {
-        let named = BTreeMap::<String, u64>::deserialize(from)?;
-        let mut amounts = Amounts::default();
-        for amount in AMOUNTS {
-            *amount.of_mut(&mut amounts) = named.get(amount.name).copied().unwrap_or(0);
-        }
-        Ok(amounts)
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<ShapeKey, Shapes>, D::Error> {
+        let listed = Vec::<Listed<String>>::deserialize(from)?;
+        let shapes = listed.into_iter().map(|(hour, gpu_instance, holder, listed)| {
+            let mut shapes = Shapes::default();
+            for (shape, times) in shapes.iter_mut().zip(&listed) {
+                for (place, time) in times {
+                    if let Some(sum) = shape.0.get_mut(*place) {
+                        *sum = *time;
+                    }
+                }
+            }
+            let all = shapes[0].0.iter().fold(0, |sum: u64, time| sum.saturating_add(*time));
+            for shape in shapes.iter_mut().skip(1).filter(|shape| !shape.is_known()) {
+                shape.0[EDGES.len() + 1] = all;
+            }
+            (ShapeKey { hour: Utc(hour), gpu_instance, holder: HolderId::new(holder) }, shapes)
+        });
+        Ok(shapes.collect())
+    }
+}
+
+/// Runs as lists of their fields and amounts, for the same reason.
+mod runs {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::{AMOUNTS, HolderId, IdleStretches, Run, RunKey, Utc};
+
+    /// Instance, workload, holder, times, idle stretches and amounts. A migration that adds an amount between others rewrites them.
+    type Listed<H> = (Option<u32>, H, H, [Option<u64>; 4], Option<IdleStretches>, Vec<u64>);
+
+    pub(super) fn serialize<S: Serializer>(map: &BTreeMap<RunKey, Run>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(map.iter().map(|(key, run)| -> Listed<&str> {
+            let Run { holder, begin, end, first_use, last_use, idle, amounts } = run;
+            let times = [Some(begin.0), Some(end.0), first_use.map(|at| at.0), last_use.map(|at| at.0)];
+            let idle = Some(*idle).filter(|idle| *idle != IdleStretches::default());
+            let amounts = AMOUNTS.iter().map(|amount| amount.of(amounts)).collect();
+            (key.gpu_instance, key.workload.as_str(), holder.as_str(), times, idle, amounts)
+        }))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<RunKey, Run>, D::Error> {
+        let listed = Vec::<Listed<String>>::deserialize(from)?;
+        let runs = listed.into_iter().map(|(gpu_instance, workload, holder, times, idle, amounts)| {
+            let [begin, end, first_use, last_use] = times.map(|at| at.map(Utc));
+            let mut run = Run::new(HolderId::new(holder), begin.unwrap_or_default());
+            (run.end, run.first_use, run.last_use) = (end.unwrap_or_default(), first_use, last_use);
+            run.idle = idle.unwrap_or_default();
+            for (amount, value) in AMOUNTS.iter().zip(amounts) {
+                *amount.of_mut(&mut run.amounts) = value;
+            }
+            (RunKey { gpu_instance, workload: HolderId::new(workload) }, run)
+        });
+        Ok(runs.collect())
     }
 }
 
@@ -387,8 +428,20 @@ mod tests {
             let mut sum = parts.remove(0);
             parts.iter().for_each(|part| sum.append(part));
             prop_assert_eq!(&sum, &whole);
-            let json = serde_json::to_string(&sum).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Run>(&json).unwrap(), whole);
+            let mut evidence = Evidence::default();
+            evidence.runs.insert(RunKey { gpu_instance: Some(3), workload: holder.clone() }, sum);
+            let mut shapes = [Shape::default(); Series::ALL.len()];
+            for (place, shape) in shapes.iter_mut().enumerate() {
+                shape.add_unknown(Nanoseconds(20));
+                if place.is_multiple_of(2) {
+                    *shape = Shape::default();
+                    shape.add_alone(2_500, Nanoseconds(15));
+                    shape.add_shared(Nanoseconds(5));
+                }
+            }
+            evidence.shapes.insert(ShapeKey::first_of(Utc(7)), shapes);
+            let json = serde_json::to_string(&evidence).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Evidence>(&json).unwrap(), evidence);
         }
     }
 }

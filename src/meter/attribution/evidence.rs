@@ -98,29 +98,32 @@ impl<'a> WindowEvidence<'a> {
         if tick.to <= tick.from {
             return;
         }
-        let users = tick.users();
-        for holder in users.iter().copied().chain(tick.holders_without_user(&users)) {
-            // A blind slot has no users; what is busy is its holders'.
-            let is_alone = match &*users {
-                [] => !tick.blind || tick.holdings.len() == 1,
-                [only] => *only == holder,
-                _ => false,
-            };
-            if !holder.is_remainder() {
-                let place = self.place(&tick, holder);
-                self.holders[place].add_shapes(&tick, is_alone);
+        let users =
+            tick.present.keys().filter(|user| !tick.blind && user.as_str() != HolderId::SYSTEM).count();
+        let use_of = tick.use_of();
+        let (mut seen, mut hint) = (Vec::new(), 0);
+        for (holder, presence) in tick.present.iter().filter(|(user, _)| !user.is_remainder()) {
+            let place = self.place(&tick, holder, &mut hint);
+            if !tick.blind {
+                self.holders[place].add_shapes(&tick, users == 1);
             }
+            self.note_use(place, use_of(holder, Some(presence)), &mut seen);
         }
-        let has_use = tick.has_use();
-        let parts = tick.present.keys().chain(tick.holdings.iter().map(|holding| &holding.holder));
-        let mut seen = Vec::new();
-        for holder in parts.filter(|holder| !holder.is_remainder()) {
-            let place = self.place(&tick, holder);
-            let run = self.holders[place].run;
-            if self.runs[run].is_used.is_none() {
-                seen.push(run);
+        let holdings = tick.holdings.iter().map(|holding| &holding.holder);
+        for holder in holdings.filter(|holder| !holder.is_remainder()) {
+            let is_user = tick.present.contains_key(holder);
+            if is_user && !tick.blind {
+                continue;
             }
-            *self.runs[run].is_used.get_or_insert(false) |= has_use(holder);
+            let place = self.place(&tick, holder, &mut hint);
+            // A blind slot has no users; what is busy is its holders'.
+            if tick.blind || !tick.covers_user(holder) {
+                self.holders[place]
+                    .add_shapes(&tick, users == 0 && (!tick.blind || tick.holdings.len() == 1));
+            }
+            if !is_user {
+                self.note_use(place, use_of(holder, None), &mut seen);
+            }
         }
         for run in seen {
             let OpenRun { run, is_used, .. } = &mut self.runs[run];
@@ -132,8 +135,27 @@ impl<'a> WindowEvidence<'a> {
         }
     }
 
-    /// The place of a holder on the slot of a tick.
-    fn place(&mut self, tick: &SlotTick<'a>, holder: &'a HolderId) -> usize {
+    /// Notes whether a part of a run is in use in a tick; `seen` has the runs of the tick.
+    fn note_use(&mut self, place: usize, is_used: bool, seen: &mut Vec<usize>) {
+        let run = self.holders[place].run;
+        if self.runs[run].is_used.is_none() {
+            seen.push(run);
+        }
+        *self.runs[run].is_used.get_or_insert(false) |= is_used;
+    }
+
+    /// The place of a holder on the slot of a tick. Ticks have the same holders in the same order, so it is mostly at the hint.
+    fn place(&mut self, tick: &SlotTick<'a>, holder: &'a HolderId, hint: &mut usize) -> usize {
+        let at_hint = self.holders.get(*hint);
+        let place = match at_hint {
+            Some(known) if known.holder == holder && known.gpu_instance == tick.gpu_instance => *hint,
+            _ => self.find_place(tick, holder),
+        };
+        *hint = place + 1;
+        place
+    }
+
+    fn find_place(&mut self, tick: &SlotTick<'a>, holder: &'a HolderId) -> usize {
         let gpu_instance = tick.gpu_instance;
         if let Some(place) = self.places.get(&(gpu_instance, holder)) {
             return *place;
@@ -192,35 +214,24 @@ impl HolderEvidence<'_> {
 }
 
 impl<'a> SlotTick<'a> {
-    /// Those with processes, without the display server and the like.
-    fn users(&self) -> Vec<&'a HolderId> {
-        let users = self.present.keys().filter(|_| !self.blind);
-        users.filter(|user| user.as_str() != HolderId::SYSTEM).collect()
+    /// Whether a holder covers one who has a process.
+    fn covers_user(&self, holder: &HolderId) -> bool {
+        self.present.keys().any(|user| user.is_within(holder) || self.covered_by.get(user) == Some(holder))
     }
 
-    /// Those who hold without a process of theirs or of one whom they cover.
-    fn holders_without_user(&self, users: &[&HolderId]) -> Vec<&'a HolderId> {
-        let covers = |holder: &HolderId, user: &HolderId| {
-            user.is_within(holder) || self.covered_by.get(user) == Some(holder)
-        };
-        let has_user = |holder: &HolderId| {
-            (self.present.contains_key(holder) && !self.blind)
-                || users.iter().any(|user| covers(holder, user))
-        };
-        self.holdings.iter().map(|holding| &holding.holder).filter(|holder| !has_user(holder)).collect()
-    }
-
-    /// Tells whether the slot was in use by a holder or those whom it covers by configuration. Where several have processes, those
-    /// with a sample are in use; without any sample all are.
-    fn has_use(&self) -> impl Fn(&HolderId) -> bool {
+    /// Tells whether the slot was in use by a holder with or without a process, or by those whom it covers by configuration. Where
+    /// several have processes, those with a sample are in use; without any sample all are.
+    fn use_of(&self) -> impl Fn(&HolderId, Option<&Presence>) -> bool + use<'a> {
         let is_busy = self.busy.is_some_and(|busy| busy >= WAITING_SHARE);
         let weight = |presence: &Presence| presence.weight.unwrap_or(0);
         let are_all = self.present.len() == 1 || self.present.values().all(|presence| weight(presence) == 0);
         let Self { present, covered_by, blind, .. } = *self;
-        let is_used = move |user: &HolderId| present.get(user).is_some_and(|own| are_all || weight(own) > 0);
-        move |holder| {
-            let is_covered = |(user, cover): (&HolderId, &HolderId)| cover == holder && is_used(user);
-            is_busy && (blind || is_used(holder) || covered_by.iter().any(is_covered))
+        let is_used = move |own: &Presence| are_all || weight(own) > 0;
+        move |holder, own| {
+            let is_covered = |(user, cover): (&HolderId, &HolderId)| {
+                cover == holder && present.get(user).is_some_and(is_used)
+            };
+            is_busy && (blind || own.is_some_and(is_used) || covered_by.iter().any(is_covered))
         }
     }
 }
