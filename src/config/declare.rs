@@ -5,8 +5,9 @@
 /// `"help" pub struct Name (place) { key: Type, kind(...), Absent("text"), ChangeEffect, in "unit", "help"; }`
 ///
 /// The place of a struct is `(config a.b)`, a part of [`Config`](super::Config) with that path in the file,
-/// `(draft a.b)`, which is checked further, `(list a)`, whose only key is the section `a` itself, or `()`, `T` itself. The kinds are the arms of `field!`; `Absent` and
-/// `ChangeEffect` are those of the module `key`. A table that is not printed needs no help. Mappings within a mapping are structs of their own, named behind `+`.
+/// `(draft a.b)`, which is checked further, `(list a)`, whose only key is the section `a` itself, or `()`, `T` itself. The kinds are
+/// the arms of `field!`; `Absent` and `ChangeEffect` are those of the module `key`. A table that is not printed needs no help. Mappings
+/// within a mapping are structs of their own, named behind `+`.
 macro_rules! keys {
     ($T:ty; $(
         $section:literal $vis:vis struct $Name:ident $place:tt {

@@ -70,7 +70,8 @@ pub enum Cause {
     #[error("another program is writing it; stop that program first")]
     Busy,
     #[error(
-        "the clock is not synchronised since the boot; the account begins when it is, or two minutes after the boot"
+        "the clock is not synchronised since the boot; the ledger is opened when it is, or two minutes after the boot, a new one \
+         also not before 2025"
     )]
     ClockNotSet,
     /// The filesystem does not support the locks and shared memory of SQLite.

@@ -95,7 +95,10 @@ impl LedgerChannel {
         let mut no_account = shared.status.no_account.lock();
         if *no_account != reason {
             if awaits_clock {
-                tracing::warn!("{}; until then usage is booked as __unobserved__", error.cause);
+                tracing::warn!(
+                    "{}; the time until then is __unobserved__, and a new account begins then",
+                    error.cause
+                );
             } else {
                 tracing::error!(%error, "the ledger cannot be opened: usage is not billed until it can; retrying every 5 s");
             }

@@ -282,7 +282,10 @@ fn explain_failure(options: &DemoCommand, directory: &Path, error: OpenError) ->
         (_, None) => format!("simulated {error}; start the demo with --fresh, or {OTHER_DIRECTORY}"),
         (_, Some(reason)) => match reason.strip_prefix(&copy) {
             // The user knows the original file and not the copy that the library read.
-            Some(problem) => format!("scenario {}: {problem}", options.scenario),
+            Some(problem) => match &options.recording {
+                Some(recording) => format!("recording {}: {problem}", recording.display()),
+                None => format!("scenario {}: {problem}", options.scenario),
+            },
             None => format!(
                 "simulated {error}: {reason}; correct the scenario, or start with --fresh if another file is wrong"
             ),

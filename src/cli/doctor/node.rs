@@ -224,8 +224,8 @@ pub(super) fn check_node_lock(path: &Path) -> Finding {
 pub(super) fn check_socket_unit(host: &Host) -> Option<Finding> {
     let enabled = host.path(Path::new("/etc/systemd/system/sockets.target.wants/gpumeter.socket"));
     fs::symlink_metadata(enabled).ok()?;
-    let why = "gpumeter.socket is enabled, so the agent serves on the addresses that `systemctl cat gpumeter.socket` shows, and \
-               web.listen is not used; the command of gpumeter.service needs --web.systemd-socket";
+    let why = "gpumeter.socket is enabled: the addresses are those that `systemctl cat gpumeter.socket` shows, and web.listen is \
+               not used";
     Some(Finding::new("socket unit", true, why))
 }
 
