@@ -90,6 +90,12 @@ END
     fi
 }
 
+# The name of the job, where Slurm passes it to a prolog. Its user chose it: what is not printable ASCII is replaced, and it is
+# cut, so that no name makes the record invalid.
+plain_name() {
+    printf '%s' "${SLURM_JOB_NAME-}" | tr -c '[:print:]' '_' | head -c 128
+}
+
 record() {
     line job_id "$SLURM_JOB_ID"
     line sluid "${SLURM_JOB_SLUID-}"
@@ -102,6 +108,7 @@ record() {
     line uid "${SLURM_JOB_UID-}"
     line partition "${SLURM_JOB_PARTITION-}"
     line qos "${SLURM_JOB_QOS-}"
+    line job_name "$(plain_name)"
     line node "${SLURMD_NODENAME-}"
     line configuration "${SLURM_CONF-}"
     line start "${SLURM_JOB_START_TIME-}"

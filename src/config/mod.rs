@@ -10,6 +10,7 @@ mod declare;
 mod address;
 mod changes;
 mod check;
+mod classes;
 mod config_file;
 mod dcgm_counters;
 mod entries;

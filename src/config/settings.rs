@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::address::{Endpoint, ListenAddress, external_url};
+use super::classes;
 use super::dcgm_counters::{self, CounterLine};
 use super::ignored_pods;
 use super::key::KeyDescription;
@@ -22,7 +23,7 @@ use super::web::{
 use jiff::tz::TimeZone;
 
 use crate::accounting::billing::{PriceBook, Rate, Terms};
-use crate::accounting::tenants::TenantRule;
+use crate::accounting::tenants::{ClassRule, TenantRule};
 use crate::model::catalogue::Level;
 use crate::model::{Money, Nanoseconds, PodPattern, StandingGrant, Utc};
 
@@ -36,6 +37,7 @@ pub struct Config {
     /// What GPUs, their energy and emissions cost, and the terms of tenants.
     pub prices: PriceBook,
     pub tenants: TenantsConfig,
+    pub advice: AdviceConfig,
     pub billing: BillingConfig,
     pub ledger: LedgerConfig,
     pub otlp: OtlpConfig,
@@ -65,6 +67,7 @@ impl ConfigDraft {
             attribution: AttributionConfig::default(),
             prices: PriceBook::default(),
             tenants: TenantsConfig::default(),
+            advice: AdviceConfig::default(),
             billing: BillingConfig::default(),
             ledger: LedgerConfig::default(),
             otlp: OtlpConfig::default(),
@@ -217,6 +220,12 @@ pub struct TenantsConfig (config tenants) {
     budgets: BTreeMap<String, Money>, pairs("tenants with amounts", tenants::add_budget),
         Optional("{ml: 5000}"), Reload, in "currency per month",
         "Budget of a tenant per calendar month of billing.time_zone, over all nodes.";
+}
+
+"What workloads are for, so that advice knows which idle time is meant to be."
+pub struct AdviceConfig (config advice) {
+    classes: Vec<ClassRule>, entries(classes::read, classes::TABLE), Optional(""), Reload,
+        "Rules in order; the first that matches a holder gives its class, else its kind does.";
 }
 
 "Terms of tenants that do not pay the full rate for held time."

@@ -89,7 +89,11 @@ fn check(rule: &TenantRule, trust_labels: bool, at: &EntryPlace) -> Result<(), M
     Ok(())
 }
 
-fn add_pattern(patterns: &mut BTreeMap<String, String>, label: &str, pattern: &str) -> Result<(), Complaint> {
+pub(super) fn add_pattern(
+    patterns: &mut BTreeMap<String, String>,
+    label: &str,
+    pattern: &str,
+) -> Result<(), Complaint> {
     if !is_label(label) {
         return Err(unknown_label(label));
     }

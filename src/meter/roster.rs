@@ -11,7 +11,7 @@ use super::TrackedGpu;
 use super::budget::{SeriesBudget, SeriesList, most_processes, process_rows};
 use super::integrate::WHOLE;
 use super::numbers::whole;
-use crate::accounting::tenants::{TenantRules, tenant};
+use crate::accounting::tenants::{TenantRules, class, tenant};
 use crate::holders::{Allocation, Identities};
 use crate::model::snapshot::{HoldingEntry, HoldingState, ProcessEntry, ProcessState, WorkloadEntry};
 use crate::model::{
@@ -301,6 +301,7 @@ fn process_entry(key: &RosterProcess, known: &KnownHolders) -> ProcessEntry {
 fn workload_entry(holder: Holder, known: &KnownHolders) -> WorkloadEntry {
     WorkloadEntry {
         tenant: known.tenant(&holder),
+        class: class(&holder, &known.rules),
         kind: holder.id.kind().name(),
         workload: holder.id.workload(),
         facts: holder.facts,

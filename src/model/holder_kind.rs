@@ -51,6 +51,7 @@ facts! {
     SlurmUser "slurm_user" "slurm_user" "owner of the Slurm job",
     SlurmPartition "slurm_partition" "slurm_partition" "partition of the Slurm job",
     SlurmQos "slurm_qos" "slurm_qos" "quality of service of the Slurm job",
+    SlurmJobName "slurm_job_name" "slurm_job_name" "name of the Slurm job, which its user chose",
     Namespace "k8s_namespace" "k8s_namespace_name" "Kubernetes namespace",
     Pod "k8s_pod" "k8s_pod_name" "Kubernetes pod",
     PodUid "k8s_pod_uid" "k8s_pod_uid" "UID of the Kubernetes pod",

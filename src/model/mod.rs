@@ -33,6 +33,7 @@ pub mod span;
 pub mod stamp;
 mod standing_grant;
 mod visible_account;
+mod workload_class;
 
 pub use account::{AMOUNTS, Amount, AmountKind, Amounts, Grade, Method, PARTS, Parts, REPORTED, USES, Use};
 pub use decimal::Decimal;
@@ -70,3 +71,4 @@ pub use span::{
 pub use stamp::{DAY, HOUR, MINUTE, QUARTER_HOUR, Stamp, Utc};
 pub use standing_grant::{Selector, StandingGrant};
 pub use visible_account::VisibleAccount;
+pub use workload_class::WorkloadClass;

@@ -10,7 +10,7 @@ use super::frame::{InstanceFrame, Tier};
 use super::{
     Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, GpuProcess, HoldingSource, HowHeld,
     InstanceIdentity, MigLayout, Money, Nanoseconds, Price, Reading, Stamp, SxidCount, UnattributedReason,
-    Utc, Verdict,
+    Utc, Verdict, WorkloadClass,
 };
 
 #[derive(Debug)]
@@ -194,6 +194,7 @@ pub struct WorkloadEntry {
     pub workload: Arc<str>,
     pub kind: &'static str,
     pub tenant: Arc<str>,
+    pub class: WorkloadClass,
     pub facts: Facts,
 }
 

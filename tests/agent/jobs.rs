@@ -6,6 +6,8 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use gpumeter::holders::JobRecord;
+use gpumeter::model::Fact;
 use serde_json::Value;
 
 use crate::running::{
@@ -460,6 +462,35 @@ fn recorded_gpus(devices: &str, map: &str) -> String {
     assert!(status.unwrap().success());
     let record = fs::read_to_string(place.path().join("gpumeter-slurm/211")).unwrap();
     record.strip_prefix("job_id=211\ncluster=alpha\n").unwrap().to_owned()
+}
+
+/// A user chooses the name of his job, and must not get out of its record by it.
+#[test]
+fn no_name_of_a_job_makes_its_record_invalid() {
+    use std::os::unix::ffi::OsStringExt;
+    let long = [b'x'; 400].to_vec();
+    for (name, recorded) in [
+        (b"train".to_vec(), Some("train".to_owned())),
+        (b"a b=c".to_vec(), Some("a b=c".to_owned())),
+        (b"x\ngpus=\xff".to_vec(), Some("x_gpus=_".to_owned())),
+        (long, Some("x".repeat(128))),
+        (Vec::new(), None),
+    ] {
+        let place = tempfile::tempdir().unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/prolog.sh");
+        let status = Command::new("sh")
+            .arg(script)
+            .env_clear()
+            .env("GPUMETER_DIRECTORY", place.path().join("gpumeter"))
+            .env("SLURM_JOB_ID", "211")
+            .env("SLURM_CLUSTER_NAME", "alpha")
+            .env("SLURM_JOB_NAME", std::ffi::OsString::from_vec(name))
+            .status();
+        assert!(status.unwrap().success());
+        let record = fs::read(place.path().join("gpumeter-slurm/211")).unwrap();
+        let record = JobRecord::parse(&record).unwrap();
+        assert_eq!(record.holder.facts.get(Fact::SlurmJobName).map(ToString::to_string), recorded);
+    }
 }
 
 #[test]

@@ -41,11 +41,11 @@ b: 2"#,
     ),
     (
         "- a",
-        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, carbon, tenants, terms, billing, ledger, otlp, limits, web",
+        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, carbon, tenants, advice, terms, billing, ledger, otlp, limits, web",
     ),
     (
         "text",
-        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, carbon, tenants, terms, billing, ledger, otlp, limits, web",
+        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, carbon, tenants, advice, terms, billing, ledger, otlp, limits, web",
     ),
     (
         r#"? [a]
@@ -54,7 +54,23 @@ b: 2"#,
     ),
     (
         "1: x",
-        "1:1: 1: unknown key; the keys here are node, sampling, nvml, attribution, prices, carbon, tenants, terms, billing, ledger, otlp, limits, web",
+        "1:1: 1: unknown key; the keys here are node, sampling, nvml, attribution, prices, carbon, tenants, advice, terms, billing, ledger, otlp, limits, web",
+    ),
+    (
+        r#"advice: {classes: [{match: {slurm_acount: "phys*"}, class: batch}]}"#,
+        "1:43: advice.classes[0].match.slurm_acount: \"slurm_acount\" is not a label of gpu_workload_info; did you mean slurm_account?",
+    ),
+    (
+        "advice: {classes: [{match: {slurm_account: physics}, class: bach}]}",
+        "1:61: advice.classes[0].class: \"bach\" is not known here; did you mean `batch`?",
+    ),
+    (
+        "advice: {classes: [{match: {slurm_account: physics}, class: unknown}]}",
+        "1:61: advice.classes[0].class: \"unknown\" is not known here; give batch, interactive, service, warm, interruptible or reserve",
+    ),
+    (
+        "advice: {classes: [{class: batch}]}",
+        "1:20: advice.classes[0].match: is missing; give a mapping of labels of gpu_workload_info with patterns",
     ),
     (
         r#"tenants: {rules: [{match: {slurm_acount: "phys*"}, tenant: physics}]}"#,
@@ -129,7 +145,7 @@ tenants: {budgets: [ml]}"#,
     ("interval: 1s", "1:1: interval: unknown key; did you mean `sampling.interval`?"),
     (
         "colour: red",
-        "1:1: colour: unknown key; the keys here are node, sampling, nvml, attribution, prices, carbon, tenants, terms, billing, ledger, otlp, limits, web",
+        "1:1: colour: unknown key; the keys here are node, sampling, nvml, attribution, prices, carbon, tenants, advice, terms, billing, ledger, otlp, limits, web",
     ),
     (
         r#"node:

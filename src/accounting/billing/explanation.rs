@@ -11,6 +11,7 @@ use super::json::{self, GpuIdJson};
 use super::schedule::Recorded;
 use crate::model::{
     ActivitySource, Fraction, GpuId, Grade, HolderId, HoldingSource, Method, Nanoseconds, Parts, Use, Utc,
+    WorkloadClass,
 };
 
 /// What the ledger knows of some lines of a bill.
@@ -124,6 +125,20 @@ pub struct Tenancy {
     /// The version; none before the first.
     pub version: Option<RulesVersion>,
     pub basis: TenantBasis,
+    /// What the holder is for.
+    #[serde(default)]
+    pub class: WorkloadClass,
+    /// The place of the rule that says so in `advice.classes`, from 1; none for a default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_rule: Option<usize>,
+}
+
+impl Tenancy {
+    /// Whether another time has the same version, tenant rule and class.
+    pub fn is_as(&self, other: &Self) -> bool {
+        let Self { version, basis, class, class_rule, .. } = self;
+        (version, basis, class, class_rule) == (&other.version, &other.basis, &other.class, &other.class_rule)
+    }
 }
 
 /// A recorded version of the tenant rules.

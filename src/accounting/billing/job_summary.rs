@@ -7,13 +7,16 @@ use serde::{Deserialize, Serialize};
 use super::bill::{Bill, BillLine};
 use super::explanation::{ExplainedLine, Explanation, WorkloadUsage};
 use super::json;
-use crate::model::{EnergySum, Fact, HolderId, Microjoules, Money, TimeSum, Utc};
+use crate::model::{EnergySum, Fact, HolderId, Microjoules, Money, TimeSum, Utc, WorkloadClass};
 
 /// The summary of a job on one node, or on several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSummary {
     /// Its id, as it was asked for.
     pub job: String,
+    /// What it is for, by `advice.classes` or by default.
+    #[serde(default)]
+    pub class: WorkloadClass,
     /// Labels of the job with their values.
     pub labels: Vec<(String, String)>,
     pub nodes: Vec<String>,
@@ -122,15 +125,22 @@ pub fn explained_jobs(explanation: &Explanation) -> Vec<ExplainedJob<'_>> {
         by_job.entry((label(Fact::SlurmCluster), job)).or_default().push(line);
     }
     let jobs = by_job.into_iter().map(|((cluster, raw_id), lines)| {
+        let class = last_class(lines.iter().copied());
         let own: Vec<BillLine> = lines.iter().map(|line| line.line.clone()).collect();
         let summary = JobSummary::new(printed_id(&own, raw_id), &explanation.bill, own, &explanation.usage);
-        ExplainedJob { cluster, raw_id, lines, summary: JobSummary { lines: Vec::new(), ..summary } }
+        ExplainedJob { cluster, raw_id, lines, summary: JobSummary { class, lines: Vec::new(), ..summary } }
     });
     let mut jobs: Vec<ExplainedJob<'_>> = jobs.collect();
     jobs.sort_by(|left, right| {
         (left.summary.total.start, &left.summary.job).cmp(&(right.summary.total.start, &right.summary.job))
     });
     jobs
+}
+
+/// What the workload of these lines was for at last.
+pub fn last_class<'a>(lines: impl Iterator<Item = &'a ExplainedLine>) -> WorkloadClass {
+    let tenancies = lines.flat_map(|line| &line.tenancies);
+    tenancies.max_by_key(|tenancy| tenancy.to).map(|tenancy| tenancy.class).unwrap_or_default()
 }
 
 /// The id as Slurm prints it. Lines that were stored before the ids of an array were known have only that of the job.
@@ -178,6 +188,7 @@ impl JobSummary {
         let steps: Vec<JobStep> = steps.collect();
         let mut summary = Self {
             job,
+            class: WorkloadClass::Unknown,
             labels: labels(&lines),
             nodes,
             simulated: bill.simulated,
@@ -200,6 +211,9 @@ impl JobSummary {
         self.labels.sort();
         self.labels.dedup();
         self.nodes.extend(other.nodes);
+        if self.class == WorkloadClass::Unknown {
+            self.class = other.class;
+        }
         self.simulated |= other.simulated;
         self.example_prices |= other.example_prices;
         self.accounted_until = self.accounted_until.min(other.accounted_until);
@@ -323,8 +337,14 @@ fn used_by_others(lent_used: &[[u128; 2]]) -> u128 {
 
 /// The labels of a job, each value of any of its lines once; labels of a single step are left out.
 fn labels(lines: &[BillLine]) -> Vec<(String, String)> {
-    let shown =
-        [Fact::SlurmCluster, Fact::SlurmAccount, Fact::SlurmUser, Fact::SlurmPartition, Fact::SlurmQos];
+    let shown = [
+        Fact::SlurmCluster,
+        Fact::SlurmAccount,
+        Fact::SlurmUser,
+        Fact::SlurmPartition,
+        Fact::SlurmQos,
+        Fact::SlurmJobName,
+    ];
     let values = |fact: Fact| {
         let values: BTreeSet<&String> =
             lines.iter().filter_map(|line| line.labels.get(fact.label())).collect();

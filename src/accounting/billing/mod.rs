@@ -48,7 +48,7 @@ pub use explanation::{
 pub use history::{GpuMinute, HistoryDraft, MinuteRow, MinuteUses, UsageHistory};
 pub use job_comparison::{ComparedJob, JobComparison, compare_jobs};
 pub use job_id::JobId;
-pub use job_summary::{ExplainedJob, JobGpu, JobStep, JobSummary, JobUsage, explained_jobs};
+pub use job_summary::{ExplainedJob, JobGpu, JobStep, JobSummary, JobUsage, explained_jobs, last_class};
 pub use json::{BillsJson, bills_from_json, print_money};
 pub(crate) use json::{optional_time, time};
 pub use line_filter::LineFilter;

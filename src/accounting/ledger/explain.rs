@@ -18,7 +18,7 @@ use crate::accounting::billing::{
     GpuRecord, HistoryDraft, LineFilter, MinuteRow, NodeBoot, OpenHolding, PricedSlot, Remark, RulesVersion,
     SlotRates, Tenancy, TenantBasis, XidRecord,
 };
-use crate::accounting::tenants::{TenantRules, tenant};
+use crate::accounting::tenants::{TenantRules, class, class_rule, tenant};
 use crate::model::{
     Holder, HolderId, HolderKind, Holding, MigProfile, Nanoseconds, SlotId, Utc, VisibleAccount,
 };
@@ -101,9 +101,7 @@ impl StoredAccount<'_> {
         for &[from, to] in spans.iter().filter(|[from, _]| self.is_line_at(gpu, of, *from)) {
             let next = self.tenancy(of, from, to);
             match tenancies.last_mut() {
-                Some(last)
-                    if last.to == from && (&last.version, &last.basis) == (&next.version, &next.basis) =>
-                {
+                Some(last) if last.to == from && last.is_as(&next) => {
                     last.to = to;
                 }
                 _ => tenancies.push(next),
@@ -121,11 +119,14 @@ impl StoredAccount<'_> {
 
     fn tenancy(&self, line: &BillLine, from: Utc, to: Utc) -> Tenancy {
         let version = self.rules.in_force(from);
+        let (holder, rules) = (self.holder(&line.holder), self.rules.rules(from));
         Tenancy {
             from,
             to,
             version: version.map(RulesVersion::new),
-            basis: basis(&self.holder(&line.holder), self.rules.rules(from)),
+            basis: basis(&holder, rules),
+            class: class(&holder, rules),
+            class_rule: class_rule(&holder, rules).map(|(place, _)| place + 1),
         }
     }
 }

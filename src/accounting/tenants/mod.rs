@@ -1,14 +1,16 @@
 //! Maps a holder's facts to its tenant, who pays.
 //!
 //! The first matching rule of the operator yields it. Without one, the row of the holder's kind names the fact that is the
-//! tenant; a remainder is the reserved tenant of its name.
+//! tenant; a remainder is the reserved tenant of its name. Further rules say what a holder is for, which changes no bill.
 
+mod classes;
 mod names;
 mod rules;
 mod schedule;
 
 use std::sync::Arc;
 
+pub use classes::{ClassRule, class, class_rule};
 pub use names::TenantNames;
 pub use rules::{TenantRule, TenantRules, is_label};
 pub use schedule::RuleSchedule;

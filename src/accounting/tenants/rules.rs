@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::ClassRule;
 use crate::accounting::billing::{TenantBudget, optional_time};
 use crate::model::{Fact, Facts, Holder, HolderKind, PodLabel, RESERVED, Utc, matches_pattern};
 
@@ -18,6 +19,9 @@ pub struct TenantRules {
     pub attributes: BTreeMap<String, BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub budgets: BTreeMap<String, TenantBudget>,
+    /// The first that matches a holder says what it is for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassRule>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,10 +47,7 @@ impl TenantRules {
     }
 
     pub fn rule_of(&self, holder: &Holder) -> Option<(usize, Arc<str>)> {
-        if matches!(holder.id.kind(), HolderKind::Remainder | HolderKind::Other) {
-            return None;
-        }
-        let mut rules = self.rules.iter().enumerate();
+        let mut rules = self.rules.iter().enumerate().filter(|_| can_have_rule(holder));
         rules.find_map(|(place, rule)| Some((place, rule.tenant_of(&holder.facts)?.into())))
     }
 }
@@ -54,10 +55,7 @@ impl TenantRules {
 impl TenantRule {
     /// The tenant of a holder with these facts; none if the rule does not match, or would yield no valid name.
     fn tenant_of(&self, facts: &Facts) -> Option<String> {
-        let is_match = |(label, pattern): (&String, &String)| {
-            facts.labelled(label).is_some_and(|text| matches_pattern(pattern, text))
-        };
-        if !self.patterns.iter().all(is_match) {
+        if !matches(&self.patterns, facts) {
             return None;
         }
         let mut tenant = String::new();
@@ -87,8 +85,9 @@ impl TenantRule {
 
     /// A label that it reads whose values users can choose.
     pub fn forgeable_label(&self) -> Option<&str> {
-        let is_forgeable =
-            |label: &&str| *label == Fact::ContainerImage.label() || label.starts_with(PodLabel::PREFIX);
+        let is_forgeable = |label: &&str| {
+            FORGEABLE.iter().any(|fact| fact.label() == *label) || label.starts_with(PodLabel::PREFIX)
+        };
         self.labels().find(is_forgeable)
     }
 
@@ -99,6 +98,21 @@ impl TenantRule {
             pattern.is_some_and(|pattern| pattern.contains(|one| one != '*' && one != '?'))
         })
     }
+}
+
+/// Facts that users choose, beside labels of pods.
+const FORGEABLE: [Fact; 2] = [Fact::ContainerImage, Fact::SlurmJobName];
+
+/// Whether rules are asked about a holder; they are not about remainders.
+pub(super) fn can_have_rule(holder: &Holder) -> bool {
+    !matches!(holder.id.kind(), HolderKind::Remainder | HolderKind::Other)
+}
+
+/// Whether all patterns, by label, match these facts.
+pub(super) fn matches(patterns: &BTreeMap<String, String>, facts: &Facts) -> bool {
+    patterns
+        .iter()
+        .all(|(label, pattern)| facts.labelled(label).is_some_and(|text| matches_pattern(pattern, text)))
 }
 
 pub fn is_label(name: &str) -> bool {

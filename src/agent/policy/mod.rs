@@ -194,7 +194,12 @@ pub(crate) fn tenant_rules(config: &Config) -> TenantRules {
         let budget = |amount: &Money| TenantBudget { amount: *amount, currency: Arc::clone(currency) };
         budgets.iter().map(move |(tenant, amount)| (tenant.clone(), budget(amount)))
     });
-    TenantRules { rules: rules.clone(), attributes: attributes.clone(), budgets: budgets.collect() }
+    TenantRules {
+        rules: rules.clone(),
+        attributes: attributes.clone(),
+        budgets: budgets.collect(),
+        classes: config.advice.classes.clone(),
+    }
 }
 
 pub(crate) fn how_held(config: &Config, scheduler: Option<HowHeld>) -> HowHeld {

@@ -44,6 +44,7 @@ fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone
     let mut entries = vec![("labels", labels.join(" ")), ("recorded", recorded(line, zone))];
     entries.push(("holding", holding(line)));
     entries.extend(line.tenancies.iter().map(|tenancy| ("tenant", tenancy_text(&of.tenant, tenancy, zone))));
+    entries.push(("class", class_text(line)));
     entries.extend(price_entries(line, explanation, zone));
     entries.push(("use", use_text(line)));
     let more = line.spans.len().saturating_sub(MOST_SPANS);
@@ -188,6 +189,19 @@ fn tenancy_text(tenant: &str, tenancy: &Tenancy, zone: &TimeZone) -> String {
         TenantBasis::Reserved => return format!("{tenant}, which is reserved and which no rule changes"),
     };
     format!("{tenant} from {} to {}: {basis}; {version}", local(tenancy.from, zone), local(tenancy.to, zone))
+}
+
+/// What the holder was for, and which rule says so.
+fn class_text(line: &ExplainedLine) -> String {
+    let known = line.tenancies.iter().filter(|tenancy| tenancy.basis != TenantBasis::Reserved);
+    let mut texts: Vec<String> = known
+        .map(|tenancy| match tenancy.class_rule {
+            Some(number) => format!("{}, by rule {number} of advice.classes", tenancy.class.name()),
+            None => format!("{}, by default", tenancy.class.name()),
+        })
+        .collect();
+    texts.dedup();
+    texts.join("; then ")
 }
 
 fn use_text(line: &ExplainedLine) -> String {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{BillSource, Failure, job_list, job_report, job_sum, json_text, print, print_data};
-use crate::accounting::billing::{Explanation, JobId, JobSummary, LineDetail, LineFilter};
+use crate::accounting::billing::{Explanation, JobId, JobSummary, LineDetail, LineFilter, last_class};
 use crate::cli::report::text;
 use crate::model::{DAY, Fact, QUARTER_HOUR, Utc};
 
@@ -83,8 +83,9 @@ impl JobCommand {
         }
         check_cluster(id, &explanation)?;
         let Explanation { bill, lines, usage, .. } = explanation;
+        let class = last_class(lines.iter());
         let lines = lines.into_iter().map(|line| line.line).collect();
-        Ok(JobSummary::new(id.to_string(), &bill, lines, &usage))
+        Ok(JobSummary { class, ..JobSummary::new(id.to_string(), &bill, lines, &usage) })
     }
 
     fn explanation(&self, job: Option<&JobId>) -> Result<Explanation, Failure> {

@@ -26,8 +26,10 @@ pub(super) fn report(summary: &JobSummary) -> Report {
     let end = local(summary.total.end, &zone);
     let is_open = summary.total.end >= summary.accounted_until;
     let end = if is_open { end + ", the end of the account" } else { end };
+    let class = [("class", summary.class.name().to_owned())];
     let times = [("start", local(summary.total.start, &zone)), ("end", end)];
-    let head = labels.chain(times).map(|(name, value)| format!("{:13} {}", shown(name), shown(&value)));
+    let head =
+        labels.chain(class).chain(times).map(|(name, value)| format!("{:13} {}", shown(name), shown(&value)));
     let gpus = gpu_table(summary);
     let has_steps = !summary.steps.is_empty();
     let steps = has_steps.then(|| ReportPart::Table(String::new(), step_table(summary, &zone)));

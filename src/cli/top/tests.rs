@@ -10,6 +10,7 @@ use super::screen::{Theme, draw, lines_of, text};
 use super::source::{TenantMoney, TopData};
 use super::state::{AfterKey, TopState};
 use crate::cli::tests::compare_golden;
+use crate::model::WorkloadClass;
 use crate::output::render::*;
 
 const AT: &str = "2026-11-26T12:00:00Z";
@@ -157,6 +158,7 @@ fn workload(holder: &SummaryHolder) -> SummaryWorkload {
         title: holder.title.clone(),
         kind: "k8s".to_owned(),
         tenant: holder.tenant.clone(),
+        class: WorkloadClass::Unknown,
         labels: [("k8s_pod_name".to_owned(), "train-0".to_owned())].into(),
         held: holder.share,
         since: holder.since.clone(),

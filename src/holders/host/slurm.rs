@@ -20,13 +20,14 @@ const MOST_BYTES: u64 = 16 * 1024;
 const MOST_PIDS: usize = 64;
 
 /// The variables that are used. No other is kept, since a user may set as many as he likes.
-const VARIABLES: [&str; 9] = [
+const VARIABLES: [&str; 10] = [
     "SLURMD_NODENAME",
     "SLURM_ARRAY_JOB_ID",
     "SLURM_ARRAY_TASK_ID",
     "SLURM_CLUSTER_NAME",
     "SLURM_HET_JOB_ID",
     "SLURM_JOB_GPUS",
+    "SLURM_JOB_NAME",
     "SLURM_SHARDS_ON_NODE",
     "SLURM_STEP_GPUS",
     "SLURM_STEP_ID",

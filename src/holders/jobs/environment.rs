@@ -27,12 +27,24 @@ pub(super) fn is_cluster_name(text: &str) -> bool {
     (1..=256).contains(&text.len()) && text.chars().all(is_part)
 }
 
+/// The most characters of a job's name that are kept.
+const LONGEST_NAME: usize = 128;
+
 /// Adds the ids that Slurm does not pass to a prolog.
 pub(super) fn add_facts(facts: &mut Facts, environment: &StepEnvironment) {
     for (fact, name) in FACTS {
         if let (None, Some(id)) = (facts.get(fact), number(environment, name)) {
             facts.set(fact, id.to_string().into());
         }
+    }
+}
+
+/// Adds the name of the job, where no record has it. Only these steps have the job's; others have names of their own.
+pub(super) fn add_name(facts: &mut Facts, steps: &[StepEnvironment]) {
+    let step = steps.iter().find(|step| matches!(&*step.step, "batch" | "interactive"));
+    let name = step.and_then(|step| step.variables.get("SLURM_JOB_NAME"));
+    if let (None, Some(name)) = (facts.get(Fact::SlurmJobName), name) {
+        facts.set(Fact::SlurmJobName, name.chars().take(LONGEST_NAME).collect::<String>().into());
     }
 }
 
@@ -75,6 +87,25 @@ mod tests {
     fn environment(variables: &[(&str, &str)]) -> StepEnvironment {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         StepEnvironment { job: "7".into(), step: "0".into(), uid: 1000, variables: variables.collect() }
+    }
+
+    #[test]
+    fn the_name_of_a_job_is_that_of_its_batch_step_cut_and_a_record_has_another() {
+        let step = |step: &str, name: &str| StepEnvironment {
+            step: step.into(),
+            ..environment(&[("SLURM_JOB_NAME", name)])
+        };
+        let name = |mut facts: Facts, steps: &[StepEnvironment]| {
+            add_name(&mut facts, steps);
+            facts.get(Fact::SlurmJobName).map(ToString::to_string)
+        };
+        let steps = [step("0", "srun"), step("batch", "train")];
+        assert_eq!(name(Facts::default(), &steps).as_deref(), Some("train"));
+        assert_eq!(name(Facts::default(), &steps[..1]), None);
+        let recorded = Facts::new([(Fact::SlurmJobName, "recorded")]);
+        assert_eq!(name(recorded, &steps).as_deref(), Some("recorded"));
+        let long = [step("interactive", &"é".repeat(500))];
+        assert_eq!(name(Facts::default(), &long).map(|name| name.chars().count()), Some(LONGEST_NAME));
     }
 
     #[test]

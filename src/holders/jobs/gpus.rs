@@ -74,6 +74,7 @@ pub(super) fn add_environment(
     let steps = observation.step_environments(&record.job);
     if let Some(step) = steps.first() {
         environment::add_facts(&mut record.holder.facts, step);
+        environment::add_name(&mut record.holder.facts, steps);
     }
     let Some(step) = steps.iter().find(|step| is_on_node(&record, step)) else { return record };
     let gres = observation.gres_of(record.node.as_deref());

@@ -106,6 +106,7 @@ impl JobRecord {
             (Fact::SlurmUser, "user"),
             (Fact::SlurmPartition, "partition"),
             (Fact::SlurmQos, "qos"),
+            (Fact::SlurmJobName, "job_name"),
         ] {
             facts.set(fact, values.get(key).copied().unwrap_or_default().into());
         }

@@ -577,6 +577,7 @@ fn summarize_workloads(view: &View<'_>) -> Vec<SummaryWorkload> {
                 title: title(entry),
                 kind: entry.kind.to_owned(),
                 tenant: entry.tenant.to_string(),
+                class: entry.class,
                 labels: labels
                     .chain(pod_labels.map(|one| (one.name.to_string(), one.value.to_string())))
                     .collect(),

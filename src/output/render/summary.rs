@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::health::ReportedVerdict;
+use crate::model::WorkloadClass;
 
 /// A node at a glance.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -273,6 +274,9 @@ pub struct SummaryWorkload {
     pub title: String,
     pub kind: String,
     pub tenant: String,
+    /// What it is for, such as `batch` or `service`, else `unknown`.
+    #[serde(default)]
+    pub class: WorkloadClass,
     /// What is known of it, by label of `gpu_workload_info`.
     pub labels: BTreeMap<String, String>,
     /// GPUs that it holds, as a sum of shares.

@@ -6,7 +6,7 @@ use gpumeter::agent::policy::dcgm_options;
 use gpumeter::config::Config;
 use gpumeter::model::catalogue::{RATED, ValuePlace, first_point};
 use gpumeter::model::snapshot::{HoldingEntry, ProcessEntry, Roster, Snapshot, WorkloadEntry};
-use gpumeter::model::{Absence, Fact, Facts, Frame, GpuProcess, HoldingSource, Reading};
+use gpumeter::model::{Absence, Fact, Facts, Frame, GpuProcess, HoldingSource, Reading, WorkloadClass};
 use gpumeter::output::render::{PageCache, PageFormat};
 
 use super::fixture;
@@ -38,7 +38,13 @@ fn pod(name: &str) -> WorkloadEntry {
     let facts =
         [(Fact::Namespace, "ml"), (Fact::Pod, name), (Fact::PodUid, "uid-1"), (Fact::PodContainer, "main")];
     let workload = format!("k8s:ml/{name}/main").into();
-    WorkloadEntry { workload, kind: "k8s", tenant: "ml".into(), facts: Facts::new(facts) }
+    WorkloadEntry {
+        workload,
+        kind: "k8s",
+        tenant: "ml".into(),
+        class: WorkloadClass::Service,
+        facts: Facts::new(facts),
+    }
 }
 
 fn holding(gpu: usize, name: &str) -> HoldingEntry {

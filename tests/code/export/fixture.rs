@@ -57,6 +57,7 @@ pub fn roster(gpus: usize, processes: usize) -> Roster {
             workload: "unit:trainer.service".into(),
             kind: "unit",
             tenant: "physics".into(),
+            class: WorkloadClass::Unknown,
             facts: Facts::new([(Fact::Unit, "trainer.service"), (Fact::User, HOSTILE)]),
         }]),
         prices: vec![

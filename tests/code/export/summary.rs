@@ -180,6 +180,7 @@ fn the_row_of_a_slurm_job_sums_those_of_its_steps() {
         workload: id.into(),
         kind: "slurm",
         tenant: "bio".into(),
+        class: WorkloadClass::Unknown,
         facts: HolderId::new(id).facts(),
     };
     let process = |gpu: usize, step: &str| ProcessEntry {
@@ -261,6 +262,7 @@ fn shared_node() -> Snapshot {
         workload: format!("slurm:c/{user}").into(),
         kind: "slurm",
         tenant: format!("account-{user}").into(),
+        class: WorkloadClass::Unknown,
         facts: Facts::new([(Fact::SlurmUser, user)]),
     };
     let holding = |gpu, user: &str| HoldingEntry {

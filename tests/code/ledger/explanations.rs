@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use gpumeter::accounting::batches::{ClosedWindow, LedgerBatch, XidSum, XidSums};
 use gpumeter::accounting::billing::{
-    BillRequest, ExplainedLine, Explanation, GpuEventKind, LineFilter, PriceBook, TenantBasis,
+    BillRequest, ExplainedLine, Explanation, GpuEventKind, LineFilter, PriceBook, Tenancy, TenantBasis,
 };
 use gpumeter::accounting::ledger::{Ledger, Reader};
-use gpumeter::accounting::tenants::{TenantRule, TenantRules};
+use gpumeter::accounting::tenants::{ClassRule, TenantRule, TenantRules};
 use gpumeter::model::{
     Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, Method, Money, Nanoseconds, Parts,
-    QUARTER_HOUR, Use, VisibleAccount,
+    QUARTER_HOUR, Use, VisibleAccount, WorkloadClass,
 };
 
 use super::world::*;
@@ -67,7 +67,11 @@ fn a_job_is_explained_by_its_shares_its_rates_and_the_rules_that_named_its_tenan
         tenant: "physics".to_owned(),
         ..TenantRule::default()
     };
-    let rules = TenantRules { rules: vec![rule], attributes: BTreeMap::new(), budgets: BTreeMap::new() };
+    let warm = ClassRule {
+        patterns: BTreeMap::from([("slurm_job_id".to_owned(), "7".to_owned())]),
+        class: WorkloadClass::Warm,
+    };
+    let rules = TenantRules { rules: vec![rule], classes: vec![warm], ..TenantRules::default() };
     ledger.replace_tenant_rules(&Arc::new(rules), boottime(2 * QUARTER + 5)).unwrap();
     settle(&mut ledger, 0, 2 * QUARTER..4 * QUARTER, JOB);
     let found = explain(&world, &[("job", "7")], &VisibleAccount::Everything);
@@ -96,9 +100,12 @@ fn a_job_is_explained_by_its_shares_its_rates_and_the_rules_that_named_its_tenan
     assert_eq!(priced(before), (8, quarter * 3 / 2, Some(Money(3 * EURO))));
     let bases: Vec<_> = before.tenancies.iter().map(|tenancy| (&tenancy.basis, &tenancy.version)).collect();
     assert_eq!(bases, [(&TenantBasis::Label("slurm_account".to_owned()), &None)]);
+    let class = |tenancy: &Tenancy| (tenancy.class, tenancy.class_rule);
+    assert_eq!(class(&before.tenancies[0]), (WorkloadClass::Batch, None));
     let [tenancy] = &after_rule.tenancies[..] else { panic!("{after_rule:?}") };
     assert!(matches!(&tenancy.basis, TenantBasis::Rule { number: 1, tenant, .. } if tenant == "physics"));
     assert_eq!((tenancy.from, tenancy.to), (after(3 * QUARTER), after(4 * QUARTER)));
+    assert_eq!(class(tenancy), (WorkloadClass::Warm, Some(1)));
     assert_eq!(
         tenancy.version.as_ref().map(|version| (version.id, version.begin)),
         Some((1, after(3 * QUARTER)))

@@ -71,7 +71,7 @@ pub(super) fn book(is_late: bool) -> PriceBook {
 fn physicists_are(tenant: &str) -> Arc<TenantRules> {
     let TenantsConfig { mut rules, attributes, .. } = config(false).tenants;
     rules[0].tenant = tenant.to_owned();
-    Arc::new(TenantRules { rules, attributes, budgets: BTreeMap::new() })
+    Arc::new(TenantRules { rules, attributes, ..TenantRules::default() })
 }
 
 fn job(number: &str, account: &str) -> Holder {

@@ -316,6 +316,7 @@ function workloadDetails(id) {
         ["Memory", bytes(one.memory)],
         ["Kernels ran", percent(one.sm)],
         ["Cost per hour", money(one.per_hour, one.per_hour && summary.node.currency)],
+        ["Class", one.class],
         ["Id", one.workload],
         ...Object.entries(one.labels),
       ]);

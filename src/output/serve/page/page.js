@@ -219,11 +219,12 @@ const showTenants = createTable(byId("tenants"), {
 const showWorkloads = createTable(byId("workloads"), {
   caption: "Workloads that hold or use a GPU",
   key: (row) => row.workload,
-  order: [3, -1],
+  order: [4, -1],
   empty: "No workload holds or uses a GPU.",
   columns: [
     { name: "Workload", value: (row) => row.title, text: (row) => row.title, link: workloadLink, isHead: true },
     { name: "Kind", value: (row) => row.kind, text: (row) => row.kind },
+    { name: "Class", value: (row) => row.class, text: (row) => row.class, title: "what it is for, by advice.classes or its kind" },
     { name: "Tenant", value: (row) => tenantName(row.tenant), text: (row) => tenantName(row.tenant), link: (row) => tenantLink(row.tenant) },
     numeric("Held", (row) => row.held, gpus, "GPUs held now, as a sum of shares"),
     numeric("Processes", (row) => row.processes, String),
