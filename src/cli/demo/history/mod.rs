@@ -6,6 +6,7 @@
 
 mod boards;
 mod description;
+mod events;
 mod gpu;
 mod node;
 mod random;

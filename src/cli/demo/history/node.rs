@@ -1,17 +1,19 @@
 //! The past of a node in its ledger: what an agent would have recorded, committed with the times of then.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::iter::Peekable;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::events::{EventKind, GpuFailure, PastEvent, events, failures, incidents};
 use super::gpu::{NodeContext, PastGpu};
 use super::runs::PastRun;
 use super::times::minutes;
-use crate::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch, OpenIncidents, XidSums};
+use crate::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch, XidSums};
 use crate::accounting::billing::PriceBook;
 use crate::accounting::ledger::{Error, Ledger, Opening, Retention};
 use crate::accounting::tenants::{Decision, TenantRules};
-use crate::model::catalogue::xid::{self, Action};
+use crate::model::catalogue::xid;
 use crate::model::{DAY, GpuId, HowHeld, MINUTE, Nanoseconds, NodeIdentity, QUARTER_HOUR, Stamp, Utc};
 
 /// How long before the end of a history its time is settled by minutes, and before that by quarter hours.
@@ -95,8 +97,9 @@ struct NodeWriter<'a> {
     batch: LedgerBatch,
     /// The settings that are not recorded yet.
     later: &'a [Settings],
-    /// The runs that have begun, as places in the node's list.
-    begun: BTreeSet<usize>,
+    /// The events that are still to come.
+    events: Peekable<std::vec::IntoIter<PastEvent>>,
+    failures: Vec<GpuFailure>,
     /// The XIDs of each GPU so far.
     xids: BTreeMap<Arc<str>, XidSums>,
     /// The begin of the history, which is at a known time since boot.
@@ -119,8 +122,10 @@ impl<'a> NodeWriter<'a> {
         };
         let (mut ledger, _) = Ledger::open(path, &opening)?;
         ledger.record_how_held(node.how_held)?;
-        let (batch, begun, xids) = Default::default();
-        Ok(Self { ledger, batch, later, begun, xids, from: node.from })
+        let failures = failures(&node.past, &node.gpus);
+        let events = events(&node.past, &node.gpus, &failures, node.from).into_iter().peekable();
+        let (batch, xids) = Default::default();
+        Ok(Self { ledger, batch, later, events, failures, xids, from: node.from })
     }
 
     /// Records what was new between two times, before that time is settled: settings, GPUs, faults and holders.
@@ -129,12 +134,8 @@ impl<'a> NodeWriter<'a> {
             self.decide(from, next)?;
             self.later = later;
         }
-        self.register(&node.gpus, from, to);
-        self.report(node, from, to)?;
-        for (place, run) in node.past.runs.iter().enumerate() {
-            if run.from < to && self.begun.insert(place) {
-                self.begin(from.max(run.from), run)?;
-            }
+        while let Some(event) = self.events.next_if(|event| event.at < to) {
+            self.note(node, &event)?;
         }
         Ok(())
     }
@@ -172,48 +173,40 @@ impl<'a> NodeWriter<'a> {
         Ok(())
     }
 
-    /// Adds the GPUs that come.
-    fn register(&mut self, gpus: &[PastGpu], from: Utc, to: Utc) {
-        for gpu in gpus.iter().filter(|gpu| from <= gpu.from && gpu.from < to) {
-            self.batch.registrations.push(GpuRegistration {
-                gpu: GpuId { index: gpu.session.index.unwrap_or(0), uuid: Arc::clone(&gpu.session.uuid) },
-                model: gpu.board.model.into(),
-                at: gpu.from,
-            });
+    /// Records an event. Each is committed with its own time, but for a GPU that comes and a failure that ends.
+    fn note(&mut self, node: &NodeAccount<'_>, event: &PastEvent) -> Result<(), HistoryError> {
+        match event.kind {
+            EventKind::Gpu(place) => {
+                let PastGpu { session, board, .. } = &node.gpus[place];
+                self.batch.registrations.push(GpuRegistration {
+                    gpu: GpuId { index: session.index.unwrap_or(0), uuid: Arc::clone(&session.uuid) },
+                    model: board.model.into(),
+                    at: event.at,
+                });
+                Ok(())
+            }
+            EventKind::Repaired(place) => {
+                let ended = incidents(&self.failures, &self.failures[place].gpu, event.at);
+                self.batch.incidents.push(ended);
+                Ok(())
+            }
+            EventKind::Failed(place) => self.report(place, event.at),
+            EventKind::Run(place) => self.begin(event.at, &node.past.runs[place]),
         }
     }
 
-    /// Counts the XIDs of failures that begin, and stores their incidents.
-    fn report(&mut self, node: &NodeAccount<'_>, from: Utc, to: Utc) -> Result<(), HistoryError> {
-        let is_now = |at: Utc| from <= at && at < to;
-        for outage in node.past.outages {
-            let gpu = node.gpus.iter().find(|gpu| gpu.session.index == outage.gpu);
-            let Some((gpu, code)) = gpu.zip(outage.xid()) else { continue };
-            let uuid = &gpu.session.uuid;
-            if is_now(outage.to) && self.xids.contains_key(uuid) {
-                let ended = OpenIncidents { gpu: Arc::clone(uuid), at: outage.to, kinds: BTreeSet::new() };
-                self.batch.incidents.push(ended);
-            }
-            if !is_now(outage.from) {
-                continue;
-            }
-            self.commit(outage.from)?;
-            let action = xid::find(code).action;
-            let kinds = match action {
-                Action::RebootNode => ["xid_reboot".into()],
-                _ => ["xid_hardware".into()],
-            };
-            let begun = OpenIncidents { gpu: Arc::clone(uuid), at: outage.from, kinds: kinds.into() };
-            self.batch.incidents.push(begun);
-            let sums = self.xids.entry(Arc::clone(uuid)).or_default();
-            sums.gpu = Arc::clone(uuid);
-            *sums.actions.entry(action.name().into()).or_default() += 1;
-            let seen = sums.codes.entry(code).or_default();
-            (seen.count, seen.last) = (seen.count + 1, outage.from);
-            self.batch.xids.push(sums.clone());
-            self.commit(outage.from)?;
-        }
-        Ok(())
+    /// Counts the XID of a failure that begins, and stores its incident.
+    fn report(&mut self, place: usize, now: Utc) -> Result<(), HistoryError> {
+        self.commit(now)?;
+        let GpuFailure { gpu, xid: code, .. } = &self.failures[place];
+        self.batch.incidents.push(incidents(&self.failures, gpu, now));
+        let sums = self.xids.entry(Arc::clone(gpu)).or_default();
+        sums.gpu = Arc::clone(gpu);
+        *sums.actions.entry(xid::find(*code).action.name().into()).or_default() += 1;
+        let seen = sums.codes.entry(*code).or_default();
+        (seen.count, seen.last) = (seen.count + 1, now);
+        self.batch.xids.push(sums.clone());
+        self.commit(now)
     }
 
     /// Stores the holders of a run at its begin, so that they are first seen then.
