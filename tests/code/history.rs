@@ -264,6 +264,55 @@ fn exports_have_the_bill_of_the_ledgers_but_for_the_gpu_that_two_of_them_have() 
 }
 
 #[test]
+fn a_node_without_time_in_the_history_has_no_ledger() {
+    for [key, time] in [["to", "-20d"], ["from", "0d 01:00"]] {
+        let mut document = scenario();
+        let node = &mut document["history"]["nodes"][1];
+        node.as_object_mut().unwrap().remove("to");
+        node[key] = json!(time);
+        let written = Written::new(&document, TEN_DAYS);
+        assert!(written.bill().is_balanced() && !written.of_second_node().exists(), "{key} {time}");
+    }
+}
+
+#[test]
+fn a_claimed_gpu_has_its_place_in_the_list_whether_or_not_the_one_before_is_left_out() {
+    let mut document = scenario();
+    let node = &mut document["history"]["nodes"][1];
+    let [early, late] = [["-20d", "-15d"], ["-3d", "-2d 12:00"]];
+    let claim = |gpu: u32, [from, to]: [&str; 2]| json!({ "node": 0, "gpu": gpu, "from": from, "to": to });
+    node["claimed"] = json!([claim(0, early), claim(1, late)]);
+    node["workloads"][0]["gpus"] = json!([2]);
+    let bill = ledger_bill(&Written::new(&document, TEN_DAYS).of_second_node());
+    assert_eq!(bill.gpus.len(), 2);
+    assert_eq!(amounts(&lines(&bill, "a.service")).parts.held(), 36 * HOUR);
+}
+
+#[test]
+fn the_settings_of_the_configuration_hold_before_the_first_of_a_history() {
+    let mut document = scenario();
+    document["history"]["settings"] =
+        json!([{ "recorded": "-6d", "prices": prices(json!([{ "gpu_hour": "3.00" }])) }]);
+    let bill = Written::new(&document, TEN_DAYS).bill();
+    // Three nights of 10 h at 2.00 before the 22nd, then 44 h at 3.00, of which 2 h were unavailable.
+    assert_eq!(money(&lines(&bill, "lab")).floor().0, 186_000_000_000);
+}
+
+#[test]
+fn a_failure_from_before_the_history_is_an_incident_from_its_begin_on() {
+    let mut document = scenario();
+    document["history"]["nodes"][0]["failures"] = json!([{ "gpu": 0, "from": "-20d", "to": "-9d" }]);
+    let written = Written::new(&document, TEN_DAYS);
+    let connection = rusqlite::Connection::open(written.ledger()).unwrap();
+    let mut statement =
+        connection.prepare("SELECT code, from_ns, to_ns FROM incident ORDER BY code").unwrap();
+    let read = |row: &rusqlite::Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?]);
+    let incidents: Vec<[i64; 3]> = statement.query_map([], read).unwrap().map(Result::unwrap).collect();
+    let (begin, day) = ((END.0 - 10 * DAY.0) as i64, DAY.0 as i64);
+    assert_eq!(incidents, [[0, begin, begin + day], [79, begin, begin]]);
+}
+
+#[test]
 fn old_time_is_stored_by_quarter_hours_and_the_last_three_days_by_minutes() {
     let mut reader = Reader::open(&WRITTEN.ledger()).unwrap();
     let mut at = |minutes: u64| {
@@ -300,7 +349,7 @@ fn a_mistake_in_a_history_is_named_with_its_key() {
         ("/history/nodes", json!([]), "history.nodes: is empty"),
         ("/history/nodes", json!(7), "history.nodes: invalid type: integer `7`"),
         ("/history/gap", json!([]), "history.gap: unknown field `gap`"),
-        (&format!("{own}/gaps"), json!([{ "from": "1d" }]), "history.nodes[0].gaps[0]: missing field `to`"),
+        (&format!("{own}/gaps"), json!([{ "from": "-1d" }]), "history.nodes[0].gaps[0]: missing field `to`"),
         (
             &format!("{own}/from"),
             json!("yesterday"),
@@ -421,6 +470,30 @@ fn a_mistake_in_a_history_is_named_with_its_key() {
         ("/history/nodes/1/gpus", json!([]), "history.nodes[1].gpus: is missing"),
         ("/history/nodes/1/claimed/0/gpu", json!(2), "history.nodes[1].claimed[0]: node 0 has no GPU 2"),
         ("/history/nodes/1/config", json!({ "nodes": {} }), "history.nodes[1].config"),
+        (&format!("{own}/gaps/0/to"), json!("-3d"), "history.nodes[0].gaps[0].to: is not after `from`"),
+        (&format!("{own}/off/0/to"), json!("-7d 10:00"), "history.nodes[0].off[0].to: is not after `from`"),
+        (&format!("{own}/failures/0/to"), json!("-6d"), "history.nodes[0].failures[0].to: is not after"),
+        ("/history/nodes/1/claimed/0/to", json!("-4d"), "history.nodes[1].claimed[0].to: is not after"),
+        ("/history/nodes/1/from", json!("-1d 13:00"), "history.nodes[1].to: is not after `from`"),
+        (
+            &format!("{own}/workloads/3"),
+            json!({ "holder": { "user": { "user": "bob", "uid": 7 } }, "gpus": [1], "memory_gib": 1, "from": "-2d", "to": "-3d" }),
+            "history.nodes[0].workloads[3].to: is not after `from`",
+        ),
+        (&format!("{own}/from"), json!("12d"), "history.nodes[0].from: \"12d\" is no time of a history"),
+        (
+            "/history/nodes/1",
+            json!({
+                "config": { "node": { "name": "second" } },
+                "gpus": [{ "profile": "l4", "count": 1_000 }],
+                "workloads": vec![json!({
+                    "holder": { "pod": { "namespace": "a", "name": "b" } },
+                    "gpus": (0..1_000).collect::<Vec<_>>(), "replicas": true, "memory_gib": 1,
+                    "runs": { "days": "mon-sun", "at": "01:00", "minutes": 5 }
+                }); 9]
+            }),
+            "history.nodes[1].workloads[8]: up to here the node may have 108000 runs in 10 days",
+        ),
         (
             "/history/settings/1/recorded",
             json!("-20d"),

@@ -12,13 +12,16 @@ use crate::model::catalogue::xid;
 /// The most GPUs of a node.
 const MOST_GPUS: u32 = 1_000;
 
+/// The most runs of a node; each has a holder in the ledger.
+const MOST_RUNS: u64 = 100_000;
+
 /// The past of a scenario.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HistoryDescription {
     #[serde(default, rename = "note")]
     _note: Value,
-    /// Prices and tenants of earlier times, in order; those of the configuration hold where none is given.
+    /// Prices and tenants of earlier times, in order; those of the configuration hold before the first.
     #[serde(default)]
     pub(super) settings: Vec<PastSettings>,
     /// The scenario's own node, and the further ones, which are repeated as often as is asked for.
@@ -285,10 +288,49 @@ impl HistoryDescription {
         }
         Ok(boards)
     }
+
+    /// Checks that no node has too many runs in a history of so many days.
+    pub(super) fn check_runs(&self, days: u64) -> Result<(), String> {
+        for (place, node) in self.nodes.iter().enumerate() {
+            let mut sum: u64 = 0;
+            for (number, workload) in node.workloads.iter().enumerate() {
+                sum = sum.saturating_add(workload.most_runs(days));
+                if sum > MOST_RUNS {
+                    return Err(format!(
+                        "history.nodes[{place}].workloads[{number}]: up to here the node may have {sum} runs in {days} days; \
+                         describe at most {MOST_RUNS}, or write fewer days"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl PastNode {
+    /// Checks that each span of the node ends after its begin.
+    fn check_times(&self) -> Result<(), String> {
+        let in_list = |key: &str, number: usize| format!("{key}[{number}].");
+        check_order("", self.from, self.to)?;
+        for (key, spans) in [("gaps", &self.gaps), ("off", &self.off)] {
+            for (number, span) in spans.iter().enumerate() {
+                check_order(&in_list(key, number), Some(span.from), Some(span.to))?;
+            }
+        }
+        for (number, failure) in self.failures.iter().enumerate() {
+            check_order(&in_list("failures", number), Some(failure.from), Some(failure.to))?;
+        }
+        for (number, claimed) in self.claimed.iter().enumerate() {
+            check_order(&in_list("claimed", number), Some(claimed.from), Some(claimed.to))?;
+        }
+        for (number, workload) in self.workloads.iter().enumerate() {
+            check_order(&in_list("workloads", number), workload.from, workload.to)?;
+        }
+        Ok(())
+    }
+
     fn check(&self, boards: &[Vec<&'static PastBoard>], place: usize) -> Result<(), String> {
+        self.check_times()?;
         let mut own = boards[place].clone();
         for (number, claimed) in self.claimed.iter().enumerate() {
             let of_other = boards.get(claimed.node).filter(|_| claimed.node != place);
@@ -329,6 +371,17 @@ impl PastNode {
 }
 
 impl PastWorkload {
+    /// How many runs it has at most within so many days.
+    fn most_runs(&self, days: u64) -> u64 {
+        let parts = if self.replicas { self.gpus.len() as u64 } else { 1 };
+        // Long ones may have begun before the first day.
+        let times = self.runs.map_or(1, |runs| {
+            let longest = runs.minutes + 2 * runs.jitter_minutes;
+            (days + 2 + longest / (24 * 60)).min(MOST_DAYS + 1)
+        });
+        parts * times
+    }
+
     /// Checks it for GPUs of which the smallest has so much memory.
     fn check(&self, memory_gib: u64) -> Result<(), String> {
         if self.gpus.is_empty() || self.gpus.iter().collect::<BTreeSet<_>>().len() < self.gpus.len() {
@@ -415,6 +468,14 @@ impl PastHolder {
             None => Ok(()),
         }
     }
+}
+
+/// Checks that a span ends after its begin; `at` is its key, with the dot.
+fn check_order(at: &str, from: Option<PastTime>, to: Option<PastTime>) -> Result<(), String> {
+    if from.zip(to).is_none_or(|(from, to)| from.is_before(to)) {
+        return Ok(());
+    }
+    Err(format!("{at}to: is not after `from`; give a later time"))
 }
 
 /// No longer than a history.

@@ -138,6 +138,7 @@ impl DemoHistory {
         let own: Vec<PastGpus> =
             gpus.into_iter().map(|ScenarioGpus { profile, count }| PastGpus { profile, count }).collect();
         let boards = description.boards(&own)?;
+        description.check_runs(extent.days)?;
         let settings = settings(&description, config, end)?;
         let configs =
             description.nodes.iter().enumerate().map(|(place, node)| node_config(node, place, config));
@@ -182,8 +183,12 @@ impl DemoHistory {
         // The demo's own node is last, so that it is the freshest when its agent begins.
         for number in (0..self.extent.nodes).rev() {
             let identity = self.identity(number);
+            let Some(time) = self.lifetime(number) else {
+                tracing::info!(node = identity.name, "the node has no time within this history");
+                continue;
+            };
             let ledger = self.ledger(paths, number, &identity)?;
-            self.write_node(number, &ledger, uuids)?;
+            self.write_node(number, time, &ledger, uuids)?;
             let mut reader = Reader::open(&ledger).map_err(StartError::Ledger)?;
             let files = write_days(&mut reader, ExportDirectory(paths.exports), || false);
             let files = files.map_err(|error| DemoError::Other(error.to_string()))?;
@@ -226,19 +231,28 @@ impl DemoHistory {
         NodeIdentity { simulated: true, ..node_identity(config, &name) }
     }
 
-    fn write_node(&self, number: usize, ledger: &Path, uuids: Option<&[String]>) -> Result<(), DemoError> {
+    /// The time of a node within the history; none where it went before or came after.
+    fn lifetime(&self, number: usize) -> Option<NodeTime> {
         let node = &self.description.nodes[self.described(number)];
-        let config = &self.configs[self.described(number)];
         let midnight = self.end.floor(DAY);
         let begin = Utc(self.end.0.saturating_sub(self.extent.days * DAY.0)).floor(QUARTER_HOUR);
         let at = |time: Option<PastTime>, otherwise: Utc| time.map_or(otherwise, |time| time.at(midnight));
         let (from, to) = (at(node.from, begin).max(begin), at(node.to, self.end).min(self.end));
+        let salt = mixed(&[self.extent.seed, number as u64]);
+        (from < to).then_some(NodeTime { salt, from, to, midnight })
+    }
+
+    fn write_node(
+        &self,
+        number: usize,
+        time: NodeTime,
+        ledger: &Path,
+        uuids: Option<&[String]>,
+    ) -> Result<(), DemoError> {
+        let node = &self.description.nodes[self.described(number)];
+        let config = &self.configs[self.described(number)];
+        let NodeTime { from, to, midnight, .. } = time;
         let identity = self.identity(number);
-        if from >= to {
-            tracing::info!(node = identity.name, "the node was there before this history only");
-            return Ok(());
-        }
-        let time = NodeTime { salt: mixed(&[self.extent.seed, number as u64]), from, to, midnight };
         let runs = runs::runs(node, time);
         let gpus = self.gpus(number, time, uuids);
         let gpus =
@@ -292,12 +306,13 @@ impl DemoHistory {
             life: [time.from, time.to],
         });
         let mut gpus: Vec<NodeGpu> = own.collect();
-        for claimed in &self.description.nodes[place].claimed {
+        // A claim that is left out keeps its number: workloads and failures name GPUs by it.
+        for (index, claimed) in (gpus.len() as u32..).zip(&self.description.nodes[place].claimed) {
             // Of nodes that come again, each claims a GPU of its own round.
             let of = if claimed.node == 0 { 0 } else { number + claimed.node - place };
             let [from, to] = [claimed.from, claimed.to].map(|at| at.at(time.midnight));
             if let Some(life) = time.within(from, to).filter(|_| of < self.extent.nodes) {
-                let session = session(gpus.len() as u32, uuid_of(of, claimed.gpu));
+                let session = session(index, uuid_of(of, claimed.gpu));
                 let board = self.boards[claimed.node][claimed.gpu as usize];
                 gpus.push(NodeGpu { session, board, life });
             }
@@ -362,7 +377,7 @@ fn parse_config(given: &Value, at: &str) -> Result<Config, String> {
     Config::parse(&given.to_string(), at).map_err(|problems| problems.to_string())
 }
 
-/// All settings in order of time, those of the demo's configuration before and after the others where these leave time.
+/// All settings in order of time, from those of the demo's configuration on, which hold until the first others.
 fn settings(description: &HistoryDescription, config: &Config, end: Utc) -> Result<Vec<Settings>, String> {
     let midnight = end.floor(DAY);
     let of = |recorded: Utc, config: &Config| Settings {
@@ -370,7 +385,7 @@ fn settings(description: &HistoryDescription, config: &Config, end: Utc) -> Resu
         book: config.prices.clone(),
         rules: Arc::new(tenant_rules(config)),
     };
-    let mut all: Vec<Settings> = Vec::new();
+    let mut all = vec![of(Utc(0), config)];
     for (place, given) in description.settings.iter().enumerate() {
         let at = format!("history.settings[{place}]");
         let PastSettings { recorded, prices, tenants, .. } = given;
@@ -392,9 +407,6 @@ fn settings(description: &HistoryDescription, config: &Config, end: Utc) -> Resu
             return Err(format!("{at}.recorded: is not after the one before; give them in order of time"));
         }
         all.push(of(recorded, &past));
-    }
-    if all.is_empty() {
-        all.push(of(Utc(0), config));
     }
     Ok(all)
 }

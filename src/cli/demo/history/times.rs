@@ -46,6 +46,10 @@ impl PastTime {
     pub(super) fn at(self, midnight: Utc) -> Utc {
         Utc(midnight.0.saturating_sub(self.days * DAY.0)).plus(minutes(self.minutes))
     }
+
+    pub(super) fn is_before(self, other: Self) -> bool {
+        self.days > other.days || (self.days == other.days && self.minutes < other.minutes)
+    }
 }
 
 impl TryFrom<String> for PastTime {
@@ -56,8 +60,10 @@ impl TryFrom<String> for PastTime {
             || format!("{text:?} is no time of a history; write -12d, or -12d 08:30 (0d is its last day)");
         let (days, time) =
             text.split_once(' ').map_or((text.as_str(), None), |(days, time)| (days, Some(time)));
-        let days = days.strip_suffix('d').ok_or_else(wrong)?;
-        let days = days.strip_prefix('-').unwrap_or(days).parse().ok().filter(|days| *days <= MOST_DAYS);
+        let days = match days.strip_suffix('d').ok_or_else(wrong)? {
+            "0" => Some(0),
+            before => before.strip_prefix('-').and_then(|days| below(days, MOST_DAYS + 1)),
+        };
         let minutes = time.map_or(Some(0), time_of_day).ok_or_else(wrong)?;
         Ok(Self { days: days.ok_or_else(wrong)?, minutes })
     }
@@ -71,7 +77,9 @@ fn time_of_day(text: &str) -> Option<u64> {
 }
 
 fn below(text: &str, end: u64) -> Option<u64> {
-    u64::from_str(text).ok().filter(|number| *number < end)
+    // A sign is no digit, though a number may have one.
+    let digits = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    digits.and_then(|digits| u64::from_str(digits).ok()).filter(|number| *number < end)
 }
 
 impl TimeOfDay {
@@ -151,9 +159,14 @@ mod tests {
         let at = |text: &str| PastTime::try_from(text.to_owned()).map(|time| time.at(MIDNIGHT).to_string());
         assert_eq!(at("-1d 08:30").unwrap(), "2026-11-27T08:30:00Z");
         assert_eq!(at("0d").unwrap(), "2026-11-28T00:00:00Z");
-        for wrong in ["", "-1", "1h", "-1d 24:00", "-1d 8", "-401d", "-x d"] {
+        for wrong in
+            ["", "-1", "1h", "-1d 24:00", "-1d 8", "-401d", "-x d", "12d", "+12d", "-+12d", "-1d +8:30"]
+        {
             assert!(at(wrong).unwrap_err().contains("write -12d"), "{wrong}");
         }
+        let time = |text: &str| PastTime::try_from(text.to_owned()).unwrap();
+        assert!(time("-2d 09:00").is_before(time("-1d")) && time("-1d").is_before(time("-1d 00:01")));
+        assert!(!time("-1d").is_before(time("-1d")) && !time("0d").is_before(time("-1d 23:59")));
     }
 
     #[test]
