@@ -190,7 +190,11 @@ fn row(holder: HolderId, minute: u64, random: &mut Random) -> Row {
         energy_static: Microjoules(1_000_000_000 + random.below(100_000_000)),
         energy_dynamic: Microjoules(random.below(8_000_000_000)),
         memory_byte_seconds: 60 * (random.below(20 << 30)),
-        energy_waiting: Microjoules(if minute / 60 % 4 == 0 { random.below(3_000_000_000) } else { 0 }),
+        energy_waiting: Microjoules(if (minute / 60).is_multiple_of(4) {
+            random.below(3_000_000_000)
+        } else {
+            0
+        }),
         measured: used.total(),
         memory_peak: 1 + random.below(80 << 30),
     };

@@ -149,7 +149,13 @@ fn insert_run(connection: &Connection, key: [i64; 3], name: &str, run: &Run) -> 
 /// The name that all runs of a recurring workload have: what stays the same of a job, a pod, a container, a unit or a user.
 pub(super) fn recurring_name(holder: &Holder) -> String {
     let facts: &[Fact] = match holder.id.kind() {
-        HolderKind::Slurm => &[Fact::SlurmCluster, Fact::SlurmAccount, Fact::SlurmUser, Fact::SlurmPartition],
+        HolderKind::Slurm => &[
+            Fact::SlurmCluster,
+            Fact::SlurmAccount,
+            Fact::SlurmUser,
+            Fact::SlurmPartition,
+            Fact::SlurmJobName,
+        ],
         HolderKind::Pod if holder.facts.get(Fact::OwnerName).is_some() => {
             &[Fact::Namespace, Fact::OwnerKind, Fact::OwnerName]
         }
