@@ -45,25 +45,6 @@ FROM read_parquet(
 )
 WHERE filename IN (SELECT file_name FROM newest_file);
 
--- How were GPUs used? SELECT * FROM evidence(): a row per day and series (kind = 'shape') or run that ended (kind = 'run'), of
--- files that belong to the account of their day. A macro, since files of earlier versions have no evidence beside them.
-CREATE OR REPLACE MACRO evidence() AS TABLE
-WITH revision AS (
-    SELECT file_name, parse_dirpath(file_name) AS folder, decode(value) -> '$.revision' AS revision
-    FROM parquet_kv_metadata(getvariable('exports') || '/cluster=*/date=*/ledger=*/*.parquet')
-    WHERE key = 'gpumeter.header'
-)
-SELECT * EXCLUDE (filename)
-FROM read_parquet(
-    getvariable('exports') || '/cluster=*/date=*/ledger=*/evidence.parquet',
-    union_by_name = true, hive_partitioning = false, filename = true
-)
-WHERE filename IN (
-    SELECT own.file_name
-    FROM revision AS own JOIN revision AS account USING (folder, revision)
-    WHERE account.file_name IN (SELECT file_name FROM newest_file)
-);
-
 -- What does each tenant owe? Rows without currency are time without a price.
 CREATE OR REPLACE VIEW bill_by_tenant AS
 SELECT

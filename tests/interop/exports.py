@@ -161,6 +161,10 @@ def history_is_one_bill(suite):
         [sums] = query("SELECT tenant, sum(exact_cost) AS exact FROM bill_by_tenant GROUP BY tenant")
         found = {tenant: int(exact) for tenant, exact in sums[1:]}
         suite.expect(found == owed[0], f"history: {engine} sums {found}, the bill {dict(owed[0])}")
+    evidence = f"SET VARIABLE exports = '{directory}';" + (FLEET / "duckdb.sql").read_text() + (FLEET / "duckdb-evidence.sql").read_text()
+    [counts] = ask(DUCKDB, evidence, ["SELECT kind, count(*) FROM evidence GROUP BY kind ORDER BY kind"])
+    counts = {kind: int(count) for kind, count in counts[1:]}
+    suite.expect(set(counts) == {"run", "shape"} and min(counts.values()) > 0, f"history: the evidence has {counts}")
     print(f"exports: a history of 14 days: {len(owed[0])} tenants owe {sum(owed[0].values())} / 3.6e21 in ledger, exports and both engines")
 
 
