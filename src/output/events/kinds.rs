@@ -105,8 +105,9 @@ pub fn reference() -> String {
 const PREFACE: &str = "\
 # Events
 
-For the person who reads events of GPUs, tenants and the agent. Each event is a line of the log and an entry of `/api/v1/events`. For
-destinations with `events: true` ([otlp.md](otlp.md)) it is also an OTLP log record, through the same spool as the metrics.
+For the person who reads events of GPUs, tenants and the agent. Each event is an entry of `/api/v1/events` and a line of the log. A demo or
+replay faster than real time logs no events. For destinations with `events: true` ([otlp.md](otlp.md)) it is also an OTLP log record,
+through the same spool as the metrics.
 
 Every event has:
 
