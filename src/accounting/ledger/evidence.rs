@@ -214,11 +214,12 @@ pub(super) fn sum_up_day(transaction: &Transaction<'_>, day: Utc, most: i64) -> 
     Ok(())
 }
 
-/// The tables with evidence: name, column of the time by which rows are deleted, and key.
-const TABLES: [[&str; 3]; 3] = [
-    ["shape", "begin_ns", "hours,begin_ns,gpu,gpu_instance,holder,series"],
-    ["run", "end_ns", "end_ns,gpu,gpu_instance,holder"],
-    ["incident", "to_ns", "from_ns,gpu,kind,code"],
+/// The tables with evidence: name, condition by which rows are deleted, which their keys answer, and key.
+const TABLES: [[&str; 3]; 4] = [
+    ["shape", "hours = 1 AND begin_ns < ?1", "hours,begin_ns,gpu,gpu_instance,holder,series"],
+    ["shape", "hours = 24 AND begin_ns < ?1", "hours,begin_ns,gpu,gpu_instance,holder,series"],
+    ["run", "end_ns < ?1", "end_ns,gpu,gpu_instance,holder"],
+    ["incident", "from_ns < ?1 AND to_ns < ?1", "from_ns,gpu,kind,code"],
 ];
 
 /// Whether there is evidence of days that ended before that time.
@@ -234,13 +235,18 @@ pub(super) fn has_older(connection: &Connection, before: Utc) -> rusqlite::Resul
 /// Deletes at most so many rows of days that ended before that time.
 pub(super) fn delete_older(transaction: &Transaction<'_>, before: Utc, most: i64) -> rusqlite::Result<()> {
     let (before, mut left) = (stored(before.floor(DAY).0)?, most);
-    for [name, at, key] in TABLES {
+    for [name, is_older, key] in TABLES {
         let sql = format!(
-            "DELETE FROM {name} WHERE ({key}) IN (SELECT {key} FROM {name} WHERE {at} < ?1 LIMIT ?2)"
+            "DELETE FROM {name} WHERE ({key}) IN (SELECT {key} FROM {name} WHERE {is_older} LIMIT ?2)"
         );
         left -= transaction.prepare_cached(&sql)?.execute([before, left])? as i64;
     }
     Ok(())
+}
+
+/// The time before which evidence belongs to the ledger from which this one was copied.
+fn exports_since(connection: &Connection) -> rusqlite::Result<Utc> {
+    connection.query_row("SELECT exports_since_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))
 }
 
 /// The shapes and runs of the day that begins at that time, up to `closed`. A run is of the day on which it is known to have
@@ -248,6 +254,7 @@ pub(super) fn delete_older(transaction: &Transaction<'_>, before: Utc, most: i64
 pub(super) fn read_day(connection: &Connection, day: Utc, closed: Utc) -> Result<DayEvidence, Cause> {
     let (cluster, ledger) = day::owner(connection, day)?;
     let (to, end) = (day.plus(DAY).min(closed), day.plus(DAY));
+    let from = day.max(exports_since(connection)?);
     let header = EvidenceHeader {
         ledger,
         cluster,
@@ -274,7 +281,7 @@ pub(super) fn read_day(connection: &Connection, day: Utc, closed: Utc) -> Result
          WHERE hours IN (?1, ?2) AND begin_ns >= ?3 AND begin_ns < ?4 GROUP BY gpu, gpu_instance, holder, series",
         sums.join(",")
     );
-    let shapes = rows(connection, &sql, [ONE_HOUR, ONE_DAY, stored(day.0)?, stored(to.0)?], |row| {
+    let shapes = rows(connection, &sql, [ONE_HOUR, ONE_DAY, stored(from.0)?, stored(to.0)?], |row| {
         let mut shape = Shape::default();
         for (place, time) in shape.0.iter_mut().enumerate() {
             *time = loaded(row, 7 + place)?;
@@ -289,7 +296,7 @@ pub(super) fn read_day(connection: &Connection, day: Utc, closed: Utc) -> Result
         names(ACCOUNT)
     );
     let ended = |at: Utc| stored(at.0.saturating_sub(RUN_GAP.0));
-    let runs = rows(connection, &sql, [ended(day)?, ended(to)?], |row| {
+    let runs = rows(connection, &sql, [ended(from)?, ended(to)?], |row| {
         let owner = owner(row)?;
         let mut run = Run::new(owner.holder.clone(), Utc(loaded(row, 7)?));
         run.end = Utc(loaded(row, 8)?);
