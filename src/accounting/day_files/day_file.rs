@@ -11,6 +11,7 @@ use parquet::column::reader::{ColumnReaderImpl, get_typed_column_reader};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, FixedLenByteArrayType, Int64Type};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{ChunkReader, FileReader, RowGroupReader, SerializedFileReader};
+use serde::de::DeserializeOwned;
 
 use super::columns::{Cell, ColumnType, KEYS, MONEY, QUARTER, SUMS, Sums};
 use super::control::{
@@ -85,22 +86,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
 
     fn read_footer(source: R) -> Result<Self, FileProblem> {
         let reader = SerializedFileReader::new(CheckedPages(source))?;
-        check_size(reader.metadata())?;
-        let metadata = reader.metadata().file_metadata();
-        let value = |key: &str| {
-            let all = metadata.key_value_metadata().into_iter().flatten();
-            all.into_iter().find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref())
-        };
-        let format = value(FORMAT_KEY).and_then(|format| format.parse().ok()).ok_or(FileProblem::Foreign)?;
-        if format > FORMAT {
-            return Err(FileProblem::Newer(format));
-        }
-        let header = value(HEADER_KEY).ok_or(FileProblem::Foreign)?;
-        if value(DIGEST_KEY) != Some(&*digest_of(header.as_bytes())) {
-            return Err(FileProblem::Damaged("its header is not what was written".to_owned()));
-        }
-        let header = serde_json::from_str(header)
-            .map_err(|error| FileProblem::Damaged(format!("its header cannot be read: {error}")))?;
+        let header = read_header(reader.metadata())?;
         Ok(Self { reader, header })
     }
 
@@ -185,6 +171,26 @@ impl KeyValues {
             Self::Integer(numbers) => Cell::Integer(numbers[row]),
         })
     }
+}
+
+/// What a file says of itself in its footer; an error where it would take too long or too much memory, or where the header is not
+/// what was written.
+pub(super) fn read_header<T: DeserializeOwned>(metadata: &ParquetMetaData) -> Result<T, FileProblem> {
+    check_size(metadata)?;
+    let value = |key: &str| {
+        let mut all = metadata.file_metadata().key_value_metadata().into_iter().flatten();
+        all.find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref())
+    };
+    let format = value(FORMAT_KEY).and_then(|format| format.parse().ok()).ok_or(FileProblem::Foreign)?;
+    if format > FORMAT {
+        return Err(FileProblem::Newer(format));
+    }
+    let header = value(HEADER_KEY).ok_or(FileProblem::Foreign)?;
+    if value(DIGEST_KEY) != Some(&*digest_of(header.as_bytes())) {
+        return Err(FileProblem::Damaged("its header is not what was written".to_owned()));
+    }
+    serde_json::from_str(header)
+        .map_err(|error| FileProblem::Damaged(format!("its header cannot be read: {error}")))
 }
 
 /// Refuses a file by its footer if it would take too long or too much memory.

@@ -12,7 +12,7 @@ use parquet::record::{Field, Row};
 
 use super::columns::signed;
 use super::control::{DIGEST_KEY, FORMAT, FORMAT_KEY, HEADER_KEY, MICROSECOND, digest_of};
-use super::day_file::guarded;
+use super::day_file::{guarded, read_header};
 use super::error::FileProblem;
 use super::pages::CheckedPages;
 use super::parquet_column::{ParquetCell, write_parquet};
@@ -172,7 +172,7 @@ pub fn read_evidence(path: &Path, revision: &DayRevision) -> Result<Option<DayEv
     };
     guarded(|| {
         let reader = SerializedFileReader::new(CheckedPages(source))?;
-        let header = header(&reader)?;
+        let header: EvidenceHeader = read_header(reader.metadata())?;
         if header.revision != *revision {
             return Ok(None);
         }
@@ -194,25 +194,10 @@ pub fn read_evidence(path: &Path, revision: &DayRevision) -> Result<Option<DayEv
 /// The revision of the account to which the evidence in a file belongs; none where no file can be read.
 pub(super) fn revision_of(path: &Path) -> Option<DayRevision> {
     let source = file::open(path).ok()?;
-    guarded(|| header(&SerializedFileReader::new(CheckedPages(source))?)).ok().map(|header| header.revision)
-}
-
-fn header(reader: &impl FileReader) -> Result<EvidenceHeader, FileProblem> {
-    let metadata = reader.metadata().file_metadata();
-    let value = |key: &str| {
-        let mut all = metadata.key_value_metadata().into_iter().flatten();
-        all.find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref())
-    };
-    let format = value(FORMAT_KEY).and_then(|format| format.parse().ok()).ok_or(FileProblem::Foreign)?;
-    if format > FORMAT {
-        return Err(FileProblem::Newer(format));
-    }
-    let header = value(HEADER_KEY).ok_or(FileProblem::Foreign)?;
-    if value(DIGEST_KEY) != Some(&*digest_of(header.as_bytes())) {
-        return Err(FileProblem::Damaged("its header is not what was written".to_owned()));
-    }
-    serde_json::from_str(header)
-        .map_err(|error| FileProblem::Damaged(format!("its header cannot be read: {error}")))
+    let header = guarded(|| {
+        read_header::<EvidenceHeader>(SerializedFileReader::new(CheckedPages(source))?.metadata())
+    });
+    header.ok().map(|header| header.revision)
 }
 
 /// The cells of a row by column.

@@ -11,12 +11,12 @@ use crate::model::catalogue::xid::{self, Action};
 /// Something that is recorded at a moment.
 pub(super) struct PastEvent {
     pub(super) at: Utc,
-    pub(super) kind: EventKind,
+    pub(super) kind: PastEventKind,
 }
 
 /// The order of those of one moment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum EventKind {
+pub(super) enum PastEventKind {
     /// A GPU comes: its place in the node's list.
     Gpu(usize),
     /// A failure ends: its place in the list of failures.
@@ -55,12 +55,13 @@ pub(super) fn events(
 ) -> Vec<PastEvent> {
     let event = |at: Utc, kind| PastEvent { at: at.max(begin), kind };
     let mut events = Vec::new();
-    events.extend(gpus.iter().enumerate().map(|(place, gpu)| event(gpu.from, EventKind::Gpu(place))));
+    events.extend(gpus.iter().enumerate().map(|(place, gpu)| event(gpu.from, PastEventKind::Gpu(place))));
     for (place, failure) in failures.iter().enumerate() {
-        events.push(event(failure.from, EventKind::Failed(place)));
-        events.push(event(failure.to, EventKind::Repaired(place)));
+        events.push(event(failure.from, PastEventKind::Failed(place)));
+        events.push(event(failure.to, PastEventKind::Repaired(place)));
     }
-    events.extend(node.runs.iter().enumerate().map(|(place, run)| event(run.from, EventKind::Run(place))));
+    events
+        .extend(node.runs.iter().enumerate().map(|(place, run)| event(run.from, PastEventKind::Run(place))));
     events.sort_by_key(|event| (event.at, event.kind));
     events
 }
@@ -112,10 +113,10 @@ mod tests {
         let told: Vec<String> = events
             .iter()
             .map(|PastEvent { at, kind }| match kind {
-                EventKind::Gpu(place) => format!("{} gpu {place}", at.0),
-                EventKind::Failed(place) => format!("{} failed {}", at.0, failures[*place].gpu),
-                EventKind::Repaired(place) => format!("{} repaired {}", at.0, failures[*place].gpu),
-                EventKind::Run(place) => format!("{} run {place}", at.0),
+                PastEventKind::Gpu(place) => format!("{} gpu {place}", at.0),
+                PastEventKind::Failed(place) => format!("{} failed {}", at.0, failures[*place].gpu),
+                PastEventKind::Repaired(place) => format!("{} repaired {}", at.0, failures[*place].gpu),
+                PastEventKind::Run(place) => format!("{} run {place}", at.0),
             })
             .collect();
         let expected = [

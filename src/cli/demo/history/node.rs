@@ -5,7 +5,7 @@ use std::iter::Peekable;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::events::{EventKind, GpuFailure, PastEvent, events, failures, incidents};
+use super::events::{GpuFailure, PastEvent, PastEventKind, events, failures, incidents};
 use super::gpu::{NodeContext, PastGpu};
 use super::runs::PastRun;
 use super::times::minutes;
@@ -176,7 +176,7 @@ impl<'a> NodeWriter<'a> {
     /// Records an event. Each is committed with its own time, but for a GPU that comes and a failure that ends.
     fn note(&mut self, node: &NodeAccount<'_>, event: &PastEvent) -> Result<(), HistoryError> {
         match event.kind {
-            EventKind::Gpu(place) => {
+            PastEventKind::Gpu(place) => {
                 let PastGpu { session, board, .. } = &node.gpus[place];
                 self.batch.registrations.push(GpuRegistration {
                     gpu: GpuId { index: session.index.unwrap_or(0), uuid: Arc::clone(&session.uuid) },
@@ -185,13 +185,13 @@ impl<'a> NodeWriter<'a> {
                 });
                 Ok(())
             }
-            EventKind::Repaired(place) => {
+            PastEventKind::Repaired(place) => {
                 let ended = incidents(&self.failures, &self.failures[place].gpu, event.at);
                 self.batch.incidents.push(ended);
                 Ok(())
             }
-            EventKind::Failed(place) => self.report(place, event.at),
-            EventKind::Run(place) => self.begin(event.at, &node.past.runs[place]),
+            PastEventKind::Failed(place) => self.report(place, event.at),
+            PastEventKind::Run(place) => self.begin(event.at, &node.past.runs[place]),
         }
     }
 
