@@ -21,6 +21,7 @@ mod kubernetes_api;
 mod lifecycle;
 mod mig;
 mod overload;
+mod own_families;
 mod pod_sources;
 mod pods;
 mod reload;

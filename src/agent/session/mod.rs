@@ -45,6 +45,8 @@ pub(crate) use kernel_log::start as start_kernel_log;
 pub(crate) use node_lock::take as take_node_lock;
 pub(crate) use node_lock::{LockState, PATH as NODE_LOCK, look as look_at_node_lock};
 pub(crate) use orders::Orders;
+#[cfg(test)]
+pub(crate) use received::EventBatch;
 pub(crate) use received::Received;
 pub use recording::{RecordError, Recording, RecordingTotals, RunningRecord, record};
 

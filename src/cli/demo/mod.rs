@@ -11,6 +11,8 @@ mod local;
 mod lock;
 mod node;
 mod scenario;
+#[cfg(test)]
+mod tests;
 mod time;
 mod workloads;
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use gpumeter::model::catalogue::Level;
-
-use super::held::{self, Node};
+use super::held::{HeldNode, parse};
+use crate::agent::policy::refused_counters;
+use crate::model::catalogue::Level;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/dcgm").join(name)
@@ -73,7 +73,7 @@ const OTHER_VALUE: [(&str, &str); 8] = [
 #[test]
 fn an_l4_has_the_page_that_dcgm_exporter_printed_of_one_but_for_what_is_listed() {
     let theirs = metrics(&std::fs::read_to_string(golden("l4-published.prom")).unwrap());
-    let ours = metrics(&held::pages(&Node::new(&golden("l4.json"), Level::Standard, 10)).dcgm);
+    let ours = metrics(&HeldNode::new(&golden("l4.json"), Level::Standard, 10).pages().dcgm);
     let names = |metrics: &BTreeMap<String, Metric>| metrics.keys().cloned().collect::<BTreeSet<_>>();
     let listed =
         |list: &[(&str, &str)]| list.iter().map(|(name, _)| (*name).to_owned()).collect::<BTreeSet<_>>();
@@ -114,31 +114,24 @@ const REFUSED: [&str; 10] = [
 ];
 
 #[test]
-fn check_config_names_each_counter_of_dcgm_exporters_file_that_is_not_served() {
-    let directory = tempfile::tempdir().unwrap();
-    let config = directory.path().join("config.yaml");
+fn each_counter_of_dcgm_exporters_file_that_is_not_served_is_named_with_the_reason() {
     let counters = golden("dcgm-exporter-4.8.2-default-counters.csv");
-    std::fs::write(&config, format!("web: {{dcgm_counters: {}}}\n", counters.display())).unwrap();
-    let output = crate::running::program().arg("check-config").arg(&config).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    let refused: BTreeSet<&str> = text
-        .lines()
-        .filter_map(|line| line.split_once(" is not on the page: "))
-        .map(|(before, reason)| {
-            assert!(!reason.is_empty());
-            before.rsplit(' ').next().unwrap()
-        })
-        .collect();
-    assert_eq!(refused, REFUSED.into_iter().collect());
+    let text = format!("web: {{dcgm_counters: {}}}\n", counters.display());
+    let lines = refused_counters(&parse(&text));
+    let refused = lines.iter().map(|line| {
+        let (before, reason) = line.split_once(" is not on the page: ").unwrap();
+        assert!(!reason.is_empty());
+        before.rsplit(' ').next().unwrap()
+    });
+    assert_eq!(refused.collect::<BTreeSet<_>>(), REFUSED.into_iter().collect());
 }
 
 #[test]
 fn every_counter_of_dcgm_exporters_file_that_is_served_has_series_on_a_board_that_has_it() {
     let counters = golden("dcgm-exporter-4.8.2-default-counters.csv");
     let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/nodes/h100-8.json");
-    let node = Node { dcgm_counters: Some(&counters), ..Node::new(&scenario, Level::Lean, 27) };
-    let page = held::pages(&node).dcgm;
+    let node = HeldNode { dcgm_counters: Some(&counters), ..HeldNode::new(&scenario, Level::Lean, 27) };
+    let page = node.pages().dcgm;
     let shown: BTreeSet<&str> =
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let text = std::fs::read_to_string(&counters).unwrap();
