@@ -2,7 +2,6 @@
 
 mod against;
 mod budget;
-mod by;
 mod columns;
 mod compare;
 mod csv;
@@ -34,7 +33,8 @@ use self::view::BillView;
 use super::agent::RunningAgent;
 use super::{Failure, print, print_data, report};
 use crate::accounting::billing::{
-    Bill, BillRequest, BillsJson, Explanation, LineDetail, LineFilter, PriceBook, bills_from_json, only_bill,
+    Bill, BillGrouping, BillRequest, BillsJson, Explanation, LineDetail, LineFilter, PriceBook,
+    bills_from_json, only_bill,
 };
 use crate::accounting::day_files::{self, ExportSource};
 use crate::accounting::ledger::{self, Cause, Reader};
@@ -83,7 +83,7 @@ pub(super) struct BillCommand {
     /// account, user, unit, uuid, class (price class), day, attribute:NAME (of the tenant), a label of gpu_workload_info
     /// such as k8s_pod_name, or two of these such as tenant,gpu. Usage without that label is in the line "-".
     #[arg(long, default_value = "tenant", value_name = "WHAT")]
-    by: by::BillGrouping,
+    by: BillGrouping,
     /// Only the lines of this tenant; may be given several times.
     #[arg(long, value_name = "TENANT")]
     tenant: Vec<String>,
@@ -160,7 +160,7 @@ impl BillCommand {
             let compared = compare::report(&bill, &other, &self.by).map_err(Failure::wrong)?;
             print(&report::text::report(&compared))?;
         } else if let Some([what, directory]) = self.split_by.as_deref() {
-            let what: by::BillGrouping =
+            let what: BillGrouping =
                 what.parse().map_err(|error| Failure::wrong(format!("--split-by: {error}")))?;
             if let Some(problem) = what.unknown(std::iter::once(&bill)) {
                 tracing::warn!("--split-by: {problem}");
@@ -185,7 +185,7 @@ impl BillCommand {
         let detail = match &self.split_by {
             _ if self.json || self.focus.is_asked_for() => LineDetail::whole(),
             Some(split) => {
-                self.by.detail().and(split[0].parse::<by::BillGrouping>().map_err(Failure::wrong)?.detail())
+                self.by.detail().and(split[0].parse::<BillGrouping>().map_err(Failure::wrong)?.detail())
             }
             None => self.by.detail(),
         };

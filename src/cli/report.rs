@@ -10,7 +10,7 @@ pub(super) mod text;
 
 use std::borrow::Cow;
 
-use crate::model::{Decimal, TimeSum, largest_remainder};
+use crate::model::{Decimal, TimeSum, round_to_digit};
 
 /// What the cells of a column are: it decides how they are aligned, rounded and printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +45,7 @@ impl CellUnit {
     /// Multiples of the last printed digit that sum to the total, which is rounded half up: each amount is rounded down, and
     /// the largest fractions are raised, ties in their order.
     pub(super) fn round(self, exact: &[i128]) -> Vec<i128> {
-        let (digit, _) = self.last_digit();
-        let total = (exact.iter().sum::<i128>() + digit / 2).div_euclid(digit);
-        let quotas = exact.iter().map(|amount| (amount.div_euclid(digit), amount.rem_euclid(digit)));
-        largest_remainder(quotas, total).into_iter().map(|digits| digits * digit).collect()
+        round_to_digit(exact, self.last_digit().0)
     }
 
     /// Rounds the amounts among cells together, and returns their sum; none where there is no amount.

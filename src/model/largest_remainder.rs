@@ -15,6 +15,14 @@ pub fn largest_remainder<R: Ord>(quotas: impl IntoIterator<Item = (i128, R)>, to
     whole
 }
 
+/// Multiples of a digit that sum to the total, which is rounded half up: each amount is rounded down, and the largest fractions are
+/// raised, ties in order.
+pub fn round_to_digit(exact: &[i128], digit: i128) -> Vec<i128> {
+    let total = (exact.iter().sum::<i128>() + digit / 2).div_euclid(digit);
+    let quotas = exact.iter().map(|amount| (amount.div_euclid(digit), amount.rem_euclid(digit)));
+    largest_remainder(quotas, total).into_iter().map(|digits| digits * digit).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -54,7 +54,7 @@ pub use holder::{Holder, HolderId, RESERVED, UnattributedReason};
 pub use holder_kind::{Fact, Facts, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource, greatest_common_divisor};
 pub use how_held::HowHeld;
-pub use largest_remainder::largest_remainder;
+pub use largest_remainder::{largest_remainder, round_to_digit};
 pub(crate) use named::named;
 pub use node::NodeIdentity;
 pub use pattern::{PodPattern, matches_pattern};

@@ -12,6 +12,7 @@ mod day_evidence;
 mod draft;
 mod explanation;
 pub mod focus;
+mod grouping;
 mod history;
 mod job_comparison;
 mod job_id;
@@ -45,6 +46,7 @@ pub use explanation::{
     ClockStep, ExplainedLine, Explanation, GpuEvent, GpuEventKind, GpuRecord, LineSpan, NodeBoot,
     OpenHolding, Remark, RulesVersion, Tenancy, TenantBasis, WorkloadUsage, XidRecord,
 };
+pub use grouping::{BillGrouping, BillProperty, GroupKey, GroupValue, LineView, NONE, SharedNames};
 pub use history::{GpuMinute, HistoryDraft, MinuteRow, MinuteUses, UsageHistory};
 pub use job_comparison::{ComparedJob, JobComparison, compare_jobs};
 pub use job_id::JobId;

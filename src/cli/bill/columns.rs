@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::by::{BillGrouping, GroupKey};
 use super::days;
 use super::text::{NO_TIME, begin, notes, pending};
-use crate::accounting::billing::{Bill, BillLine, BillRate, print_money};
+use crate::accounting::billing::{Bill, BillGrouping, BillLine, BillRate, GroupKey, print_money};
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 
 /// The lines of a bill that have the same names.

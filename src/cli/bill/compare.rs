@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::by::BillGrouping;
 use super::columns::{BillGroup, groups, total_names};
 use super::text::{begin, period};
-use crate::accounting::billing::Bill;
+use crate::accounting::billing::{Bill, BillGrouping};
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 
 #[derive(Default)]

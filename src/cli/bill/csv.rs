@@ -1,10 +1,9 @@
 //! The bill as CSV: one line per group and rate, each with node and period, and no line of totals.
 
-use super::by::BillGrouping;
 use super::columns::{BillGroup, columns, groups};
 use super::line_id::line_id;
 use crate::accounting::billing::statement::GrantedCredit;
-use crate::accounting::billing::{Bill, print_money};
+use crate::accounting::billing::{Bill, BillGrouping, print_money};
 use crate::cli::Failure;
 use crate::cli::report::{CellUnit, Column, ReportCell, ReportTable, csv};
 use crate::model::Money;

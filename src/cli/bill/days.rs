@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::by::BillGrouping;
-use crate::accounting::billing::{Bill, BillLine};
+use crate::accounting::billing::{Bill, BillGrouping, BillLine};
 use crate::cli::report::{CellUnit, DayPlot};
 
 /// Groups with a colour of their own; the others are one.

@@ -6,9 +6,8 @@
 
 use ring::digest::{SHA256, digest};
 
-use super::by::{BillGrouping, GroupKey};
 use super::encode;
-use crate::accounting::billing::{Bill, BillLine, LineFilter};
+use crate::accounting::billing::{Bill, BillGrouping, BillLine, GroupKey, LineFilter};
 use crate::config::decode_percent;
 use crate::model::hexadecimal;
 

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::by::BillGrouping;
 use super::columns::report;
-use crate::accounting::billing::Bill;
+use crate::accounting::billing::{Bill, BillGrouping};
 use crate::cli::report::html;
 
 /// Writes the bill of each group of `what` into a directory, which is made where it is missing. Returns the names of the

@@ -1,11 +1,10 @@
 //! A bill with what a statement adds to it, as text, CSV or HTML.
 
-pub(in crate::cli) use super::by::BillGrouping;
 use super::columns::report;
 use super::csv;
 pub(in crate::cli) use super::text::period;
-use crate::accounting::billing::Bill;
 use crate::accounting::billing::statement::GrantedCredit;
+use crate::accounting::billing::{Bill, BillGrouping};
 use crate::cli::Failure;
 use crate::cli::report::{Report, html, text};
 

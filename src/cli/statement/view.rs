@@ -7,8 +7,8 @@ use clap::Args;
 
 use super::read;
 use crate::accounting::billing::statement::{Credit, Document, GrantedCredit, Statement, StoredDocument};
-use crate::accounting::billing::{Bill, print_money};
-use crate::cli::bill::view::{BillGrouping, BillView, period, print_bills};
+use crate::accounting::billing::{Bill, BillGrouping, print_money};
+use crate::cli::bill::view::{BillView, period, print_bills};
 use crate::cli::{Failure, print, print_data};
 use crate::model::{Money, shown};
 

@@ -1,30 +1,32 @@
-//! The one or two properties by which the lines of a bill are grouped.
+//! The properties by which lines of bills and sums of costs are told apart: one table for `bill --by` and for the costs of a period.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use crate::accounting::billing::{Bill, BillLine, BillRate, LineDetail, LineFilter};
-use crate::model::{Fact, GpuId, PodLabel, RESERVED};
+use super::{Bill, BillLine, LineDetail, LineFilter};
+use crate::model::{Fact, GpuId, HolderId, PodLabel, RESERVED};
+
+/// One property, or two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BillGrouping(Vec<BillProperty>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct BillGrouping(Vec<BillProperty>);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum BillProperty {
+pub enum BillProperty {
     Word(&'static BillWord),
     /// A label of `gpu_workload_info`.
     Fact(Fact),
     /// A promoted label of pods, by its name in `gpu_workload_info`.
     PodLabel(String),
+    /// An attribute of tenants.
     Attribute(String),
 }
 
-/// A property that is no label. Whoever adds one adds a row to [`WORDS`], and says in [`BillGrouping::detail`] whether a bill over
-/// exports must tell lines apart for it.
+/// A property that is no label. Whoever adds one adds a row to [`WORDS`], and says in [`BillProperty::detail`] what must tell
+/// lines apart for it.
 #[derive(Debug)]
-struct BillWord {
+pub struct BillWord {
     name: &'static str,
-    of: fn(&GroupedBill<'_>, &BillLine) -> Group,
+    of: fn(&LineView<'_>) -> GroupValue,
 }
 
 impl PartialEq for BillWord {
@@ -35,10 +37,41 @@ impl PartialEq for BillWord {
 
 impl Eq for BillWord {}
 
-/// The group of a line by one property: its sort key and its name; groups with the same key are sorted by name.
-type Group = (u32, String);
+/// What groups are made by: a line of a bill with what its bill knows of it, or what sums of costs are told apart by.
+#[derive(Clone, Copy, Debug)]
+pub struct LineView<'a> {
+    pub tenant: &'a str,
+    /// None where workloads are not told apart.
+    pub holder: Option<&'a HolderId>,
+    /// None where labels are not told apart.
+    pub labels: Option<&'a BTreeMap<String, String>>,
+    /// None where GPUs are not told apart.
+    pub gpu: Option<&'a GpuId>,
+    pub model: Option<&'a str>,
+    /// The price class; none where no price was in force.
+    pub class: Option<&'a str>,
+    /// The place of the rate of its time among those of the bill, from 1, and its number.
+    pub rate: (u32, Option<i64>),
+    pub node: Option<&'a str>,
+    pub cluster: Option<&'a str>,
+    pub pool: Option<&'a str>,
+    /// The local date.
+    pub day: Option<&'a str>,
+    /// Those of its tenant.
+    pub attributes: Option<&'a BTreeMap<String, String>>,
+}
 
-pub(super) type GroupKey = Vec<Group>;
+/// The value of a property before it is known which other lines there are. Values sort by number, then by name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupValue {
+    order: u32,
+    pub name: String,
+    /// Tells apart groups of one name, and is shown where there are several.
+    pub qualifier: Option<String>,
+}
+
+/// The group of a line by each property: its sort key and its name; groups with the same key are sorted by name.
+pub type GroupKey = Vec<(u32, String)>;
 
 /// How many properties a grouping has at most.
 const PROPERTIES: usize = 2;
@@ -50,95 +83,133 @@ const SHORT: [(&str, Fact); 3] =
     [("namespace", Fact::Namespace), ("account", Fact::SlurmAccount), ("unit", Fact::Unit)];
 
 /// The name of the group of lines without the property.
-pub(super) const NONE: &str = "-";
+pub const NONE: &str = "-";
 
 /// Prefix of a property that is an attribute of tenants.
 const ATTRIBUTE: &str = "attribute:";
 
 /// The properties that are no labels.
 static WORDS: [BillWord; 11] = [
-    BillWord { name: "tenant", of: |_, line| named(Some(&line.tenant)) },
-    BillWord { name: "workload", of: |known, line| known.workload(line) },
-    BillWord { name: "gpu", of: |known, line| known.gpu(line) },
-    BillWord { name: "uuid", of: |_, line| named(Some(&line.gpu.uuid)) },
-    BillWord { name: "model", of: |known, line| named(known.models.get(&*line.gpu.uuid).copied()) },
-    BillWord { name: "class", of: |known, line| named(known.rate(line).map(|(_, rate)| &*rate.class)) },
-    BillWord { name: "day", of: |_, line| named(line.day.as_deref()) },
-    BillWord {
-        name: "node",
-        of: |known, line| named(line.node.as_ref().map(|node| &*node.name).or(Some(&known.bill.node))),
-    },
-    BillWord {
-        name: "cluster",
-        of: |known, line| {
-            named(line.node.as_ref().map_or(known.bill.cluster.as_deref(), |node| node.cluster.as_deref()))
-        },
-    },
-    BillWord { name: "pool", of: |_, line| named(line.node.as_ref().and_then(|node| node.pool.as_deref())) },
+    BillWord { name: "tenant", of: |line| named(Some(line.tenant)) },
+    BillWord { name: "workload", of: |line| line.workload() },
+    BillWord { name: "gpu", of: |line| line.gpu_value() },
+    BillWord { name: "uuid", of: |line| named(line.gpu.map(|gpu| &*gpu.uuid)) },
+    BillWord { name: "model", of: |line| named(line.model) },
+    BillWord { name: "class", of: |line| named(line.class) },
+    BillWord { name: "day", of: |line| named(line.day) },
+    BillWord { name: "node", of: |line| named(line.node) },
+    BillWord { name: "cluster", of: |line| named(line.cluster) },
+    BillWord { name: "pool", of: |line| named(line.pool) },
     BillWord {
         name: "user",
-        of: |_, line| {
-            of_holder(line, USERS.iter().find_map(|fact| line.labels.get(fact.label()).map(String::as_str)))
-        },
+        of: |line| line.of_holder(USERS.iter().find_map(|fact| line.label(fact.label()))),
     },
 ];
 
 /// The rate of the time, in the order of the bill. It also separates lines, but nobody can ask for it.
 static RATE: BillWord = BillWord {
     name: "rate",
-    of: |known, line| match known.rate(line) {
-        Some((place, rate)) => (u32::try_from(place + 1).unwrap_or(0), rate.id.to_string()),
-        None => (0, line.rates.time.map(|id| id.to_string()).unwrap_or_default()),
+    of: |line| GroupValue {
+        order: line.rate.0,
+        name: line.rate.1.map(|id| id.to_string()).unwrap_or_default(),
+        qualifier: None,
     },
 };
 
-fn named(name: Option<&str>) -> Group {
-    (0, name.filter(|name| !name.is_empty()).unwrap_or(NONE).to_owned())
+fn named(name: Option<&str>) -> GroupValue {
+    let name = name.filter(|name| !name.is_empty()).unwrap_or(NONE).to_owned();
+    GroupValue { order: 0, name, qualifier: None }
 }
 
-/// Unheld time keeps the name of its reserved tenant.
-fn of_holder(line: &BillLine, name: Option<&str>) -> Group {
-    named(if line.holder.is_remainder() { Some(&line.tenant) } else { name })
-}
-
-struct GroupedBill<'a> {
-    bill: &'a Bill,
-    /// The models of GPUs by UUID.
-    models: BTreeMap<&'a str, &'a str>,
-    /// The tenants of each workload.
-    payers: BTreeMap<&'a str, BTreeSet<&'a str>>,
-    /// The UUIDs by index.
-    boards: BTreeMap<u32, BTreeSet<&'a str>>,
-}
-
-impl<'a> GroupedBill<'a> {
-    fn new(bill: &'a Bill) -> Self {
-        let models = bill.gpus.iter().map(|gpu| (&*gpu.gpu.uuid, &*gpu.model)).collect();
-        let mut known = Self { bill, models, payers: BTreeMap::new(), boards: BTreeMap::new() };
-        for line in &bill.lines {
-            known.payers.entry(line.holder.name()).or_default().insert(&line.tenant);
-            known.boards.entry(line.gpu.index).or_default().insert(&line.gpu.uuid);
-        }
-        known
+impl LineView<'_> {
+    /// Whether it is of a remainder, which no workload has.
+    pub fn is_remainder(&self) -> bool {
+        self.holder.map_or_else(|| self.tenant.starts_with(RESERVED), HolderId::is_remainder)
     }
 
-    fn rate(&self, line: &BillLine) -> Option<(usize, &BillRate)> {
-        self.bill.rates.iter().enumerate().find(|(_, rate)| Some(rate.id) == line.rates.time)
+    fn label(&self, name: &str) -> Option<&str> {
+        self.labels?.get(name).map(String::as_str)
+    }
+
+    /// Unheld time keeps the name of its reserved tenant.
+    fn of_holder(&self, name: Option<&str>) -> GroupValue {
+        named(if self.is_remainder() { Some(self.tenant) } else { name })
     }
 
     /// A workload whose account or namespace has changed has several tenants.
-    fn workload(&self, line: &BillLine) -> Group {
-        match self.payers.get(line.holder.name()) {
-            Some(tenants) if tenants.len() > 1 => (0, format!("{} ({})", line.holder, line.tenant)),
-            _ => of_holder(line, Some(line.holder.name())),
-        }
+    fn workload(&self) -> GroupValue {
+        let qualifier = (!self.is_remainder()).then(|| self.tenant.to_owned());
+        GroupValue { qualifier, ..self.of_holder(self.holder.map(HolderId::name)) }
     }
 
     /// A replaced GPU had the same index.
-    fn gpu(&self, line: &BillLine) -> Group {
-        let GpuId { index, uuid } = &line.gpu;
-        let is_replaced = self.boards.get(index).is_some_and(|uuids| uuids.len() > 1);
-        (*index, if is_replaced { format!("{index} ({uuid})") } else { index.to_string() })
+    fn gpu_value(&self) -> GroupValue {
+        let Some(GpuId { index, uuid }) = self.gpu else { return named(None) };
+        GroupValue { order: *index, name: index.to_string(), qualifier: Some(uuid.to_string()) }
+    }
+}
+
+/// The names that several groups have, each with a qualifier of its own, by the place of their property.
+#[derive(Debug, Default)]
+pub struct SharedNames<'a>(BTreeMap<(usize, u32, &'a str), BTreeSet<&'a str>>);
+
+impl<'a> SharedNames<'a> {
+    pub fn of(groups: impl IntoIterator<Item = &'a [GroupValue]>) -> Self {
+        let mut qualifiers = BTreeMap::<_, BTreeSet<&str>>::new();
+        for (place, value) in groups.into_iter().flat_map(|values| values.iter().enumerate()) {
+            if let Some(qualifier) = &value.qualifier {
+                qualifiers.entry((place, value.order, &*value.name)).or_default().insert(qualifier);
+            }
+        }
+        qualifiers.retain(|_, qualifiers| qualifiers.len() > 1);
+        Self(qualifiers)
+    }
+
+    /// Sort key and name of a value of that property.
+    pub fn resolve(&self, place: usize, value: &GroupValue) -> (u32, String) {
+        let GroupValue { order, name, qualifier } = value;
+        let name = match qualifier.as_ref().filter(|_| self.0.contains_key(&(place, *order, name))) {
+            Some(qualifier) => format!("{name} ({qualifier})"),
+            None => name.clone(),
+        };
+        (*order, name)
+    }
+}
+
+/// A bill with what is looked up for each of its lines.
+struct BillIndex<'a> {
+    bill: &'a Bill,
+    /// The models of GPUs by UUID.
+    models: BTreeMap<&'a str, &'a str>,
+    /// The class of each rate by its number, with its place among all.
+    rates: BTreeMap<i64, (u32, &'a str)>,
+}
+
+impl<'a> BillIndex<'a> {
+    fn new(bill: &'a Bill) -> Self {
+        let models = bill.gpus.iter().map(|gpu| (&*gpu.gpu.uuid, &*gpu.model)).collect();
+        let rates = (1..).zip(&bill.rates).map(|(place, rate)| (rate.id, (place, &*rate.class)));
+        Self { bill, models, rates: rates.collect() }
+    }
+
+    fn view(&self, line: &'a BillLine) -> LineView<'a> {
+        let Self { bill, models, rates } = self;
+        let rate = line.rates.time.and_then(|id| rates.get(&id).copied());
+        let node = line.node.as_ref();
+        LineView {
+            tenant: &line.tenant,
+            holder: Some(&line.holder),
+            labels: Some(&line.labels),
+            gpu: Some(&line.gpu),
+            model: models.get(&*line.gpu.uuid).copied(),
+            class: rate.map(|(_, class)| class),
+            rate: (rate.map_or(0, |(place, _)| place), line.rates.time),
+            node: Some(node.map_or(&*bill.node, |node| &*node.name)),
+            cluster: node.map_or(bill.cluster.as_deref(), |node| node.cluster.as_deref()),
+            pool: node.and_then(|node| node.pool.as_deref()),
+            day: line.day.as_deref(),
+            attributes: bill.tenant_attributes.get(&line.tenant),
+        }
     }
 }
 
@@ -186,46 +257,30 @@ impl FromStr for BillProperty {
 }
 
 impl BillGrouping {
-    pub(super) fn names(&self) -> Vec<&str> {
+    pub fn names(&self) -> Vec<&str> {
         self.0.iter().map(BillProperty::name).collect()
     }
 
     /// The properties as a user asks for them, without the rate.
-    pub(super) fn asked(&self) -> Vec<String> {
+    pub fn asked(&self) -> Vec<String> {
         let asked = self.0.iter().filter(|property| property.word() != Some(RATE.name));
-        let asked = asked.map(|property| match property {
-            BillProperty::Attribute(name) => format!("{ATTRIBUTE}{name}"),
-            other => other.name().to_owned(),
-        });
-        asked.collect()
+        asked.map(BillProperty::asked).collect()
     }
 
-    pub(super) fn by_rate(&self) -> Self {
+    pub fn by_rate(&self) -> Self {
         Self(self.0.iter().cloned().chain([BillProperty::Word(&RATE)]).collect())
     }
 
-    pub(super) fn detail(&self) -> LineDetail {
-        let labels = self.0.iter().flat_map(|property| match property {
-            BillProperty::Word(word) if word.name == "user" => {
-                USERS.iter().map(|fact| fact.label().to_owned()).collect()
-            }
-            BillProperty::Fact(fact) => vec![fact.label().to_owned()],
-            BillProperty::PodLabel(name) => vec![name.clone()],
-            _ => Vec::new(),
-        });
-        LineDetail {
-            workload: self.has("workload"),
-            labels: Some(labels.collect()),
-            node: ["node", "cluster", "pool"].iter().any(|name| self.has(name)),
-            day: self.needs_days(),
-        }
+    pub fn detail(&self) -> LineDetail {
+        let nothing = LineDetail { labels: Some(Vec::new()), ..LineDetail::default() };
+        self.0.iter().map(BillProperty::detail).fold(nothing, LineDetail::and)
     }
 
-    pub(super) fn needs_days(&self) -> bool {
+    pub fn needs_days(&self) -> bool {
         self.has("day")
     }
 
-    pub(super) fn value_of<'a>(&self, word: &str, values: &'a [String]) -> Option<&'a str> {
+    pub fn value_of<'a>(&self, word: &str, values: &'a [String]) -> Option<&'a str> {
         let place = self.0.iter().position(|property| property.word() == Some(word))?;
         values.get(place).map(String::as_str)
     }
@@ -235,10 +290,7 @@ impl BillGrouping {
     }
 
     /// A property of it, in words, that no line of the bills has; only those whose names the operator makes up.
-    pub(in crate::cli) fn unknown<'a>(
-        &self,
-        bills: impl Iterator<Item = &'a Bill> + Clone,
-    ) -> Option<String> {
+    pub fn unknown<'a>(&self, bills: impl Iterator<Item = &'a Bill> + Clone) -> Option<String> {
         let attributes: BTreeSet<&String> =
             bills.clone().flat_map(|bill| bill.tenant_attributes.values()).flat_map(BTreeMap::keys).collect();
         let has_label = |name: &str| {
@@ -263,12 +315,12 @@ impl BillGrouping {
     }
 
     /// Whether GPUs and tenants of the whole bill are needed to group its lines.
-    pub(super) fn needs_bill(&self) -> bool {
+    pub fn needs_bill(&self) -> bool {
         self.has("model") || self.0.iter().any(|property| matches!(property, BillProperty::Attribute(_)))
     }
 
     /// The value of each property of a line. It does not depend on other lines; the names of groups may.
-    pub(super) fn values(&self, names: &[String], line: &BillLine) -> Vec<String> {
+    pub fn values(&self, names: &[String], line: &BillLine) -> Vec<String> {
         let value = |(property, name): (&BillProperty, &String)| match property.word() {
             Some("gpu") => line.gpu.uuid.to_string(),
             Some("workload") if !line.holder.is_remainder() => format!("{}@{}", line.holder, line.tenant),
@@ -277,7 +329,7 @@ impl BillGrouping {
         self.0.iter().zip(names).map(value).collect()
     }
 
-    pub(super) fn filter(&self, values: &[String]) -> Result<LineFilter, String> {
+    pub fn filter(&self, values: &[String]) -> Result<LineFilter, String> {
         let values = values.iter().map(String::as_str);
         let parameters = self.0.iter().zip(values).filter(|(_, value)| *value != NONE);
         let parameters = parameters.filter_map(|(property, value)| match (property, property.word()) {
@@ -297,20 +349,30 @@ impl BillGrouping {
         LineFilter::of(parameters.collect::<BTreeMap<_, _>>())
     }
 
-    pub(super) fn groups(&self, bill: &Bill) -> Vec<GroupKey> {
-        let mut groups = vec![GroupKey::new(); bill.lines.len()];
-        for property in &self.0 {
-            for (group, of_property) in groups.iter_mut().zip(property.groups(bill)) {
-                group.push(of_property);
-            }
-        }
-        groups
+    /// The group of each line of a bill.
+    pub fn groups(&self, bill: &Bill) -> Vec<GroupKey> {
+        let index = BillIndex::new(bill);
+        let values: Vec<Vec<GroupValue>> =
+            bill.lines.iter().map(|line| self.values_of(&index.view(line))).collect();
+        let names = SharedNames::of(values.iter().map(Vec::as_slice));
+        let key = |values: &Vec<GroupValue>| {
+            values.iter().enumerate().map(|(place, value)| names.resolve(place, value)).collect()
+        };
+        values.iter().map(key).collect()
+    }
+
+    pub fn values_of(&self, line: &LineView<'_>) -> Vec<GroupValue> {
+        self.0.iter().map(|property| property.value(line)).collect()
+    }
+
+    pub fn properties(&self) -> &[BillProperty] {
+        &self.0
     }
 }
 
 impl BillProperty {
     /// The word that stands for it; attributes, labels and facts have names of their own, which may be such a word.
-    fn word(&self) -> Option<&'static str> {
+    pub fn word(&self) -> Option<&'static str> {
         match self {
             Self::Word(word) => Some(word.name),
             _ => None,
@@ -325,21 +387,43 @@ impl BillProperty {
         }
     }
 
-    fn groups(&self, bill: &Bill) -> Vec<Group> {
-        let known = GroupedBill::new(bill);
-        let label = |line: &BillLine, name: &str| of_holder(line, line.labels.get(name).map(String::as_str));
-        let group = |line: &BillLine| match self {
-            Self::Word(word) => (word.of)(&known, line),
-            Self::Fact(fact) => label(line, fact.label()),
-            Self::PodLabel(name) => label(line, name),
-            Self::Attribute(name) => {
-                let of_tenant = bill.tenant_attributes.get(&line.tenant);
-                let value = of_tenant.and_then(|attributes| attributes.get(name));
-                let remainder = Some(&line.tenant).filter(|tenant| tenant.starts_with(RESERVED));
-                named(value.or(remainder).map(String::as_str))
+    /// As a user asks for it.
+    pub fn asked(&self) -> String {
+        match self {
+            Self::Attribute(name) => format!("{ATTRIBUTE}{name}"),
+            other => other.name().to_owned(),
+        }
+    }
+
+    /// How finely a bill over exports must tell lines apart for it.
+    pub fn detail(&self) -> LineDetail {
+        let labels = match self {
+            Self::Word(word) if word.name == "user" => {
+                USERS.iter().map(|fact| fact.label().to_owned()).collect()
             }
+            Self::Fact(fact) => vec![fact.label().to_owned()],
+            Self::PodLabel(name) => vec![name.clone()],
+            Self::Word(_) | Self::Attribute(_) => Vec::new(),
         };
-        bill.lines.iter().map(group).collect()
+        LineDetail {
+            workload: self.word() == Some("workload"),
+            labels: Some(labels),
+            node: matches!(self.word(), Some("node" | "cluster" | "pool")),
+            day: self.word() == Some("day"),
+        }
+    }
+
+    pub fn value(&self, line: &LineView<'_>) -> GroupValue {
+        match self {
+            Self::Word(word) => (word.of)(line),
+            Self::Fact(fact) => line.of_holder(line.label(fact.label())),
+            Self::PodLabel(name) => line.of_holder(line.label(name)),
+            Self::Attribute(name) => {
+                let value = line.attributes.and_then(|attributes| attributes.get(name));
+                let remainder = Some(line.tenant).filter(|tenant| tenant.starts_with(RESERVED));
+                named(value.map(String::as_str).or(remainder))
+            }
+        }
     }
 }
 
@@ -348,9 +432,9 @@ impl BillProperty {
 mod tests {
     use serde_json::json;
 
+    use super::super::made;
     use super::*;
-    use crate::accounting::billing::made;
-    use crate::model::{HolderId, Money};
+    use crate::model::Money;
 
     fn board(index: u32, uuid: &str) -> GpuId {
         GpuId { index, uuid: uuid.into() }
@@ -365,8 +449,8 @@ mod tests {
         Bill { lines: lines.to_vec(), ..made::bill(&json!({"gpus": [gpu]})) }
     }
 
-    fn groups(by: &str, bill: &Bill) -> Vec<Group> {
-        by.parse::<BillProperty>().unwrap().groups(bill)
+    fn groups(by: &str, bill: &Bill) -> Vec<(u32, String)> {
+        by.parse::<BillGrouping>().unwrap().groups(bill).into_iter().flatten().collect()
     }
 
     fn names(by: &str, lines: &[BillLine]) -> Vec<String> {
