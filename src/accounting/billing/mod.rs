@@ -7,6 +7,7 @@ mod account_change;
 mod bill;
 pub mod chain;
 mod charge;
+pub mod costs;
 mod day;
 mod day_evidence;
 mod draft;

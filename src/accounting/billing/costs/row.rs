@@ -1,0 +1,178 @@
+//! A row of the report: exact integers, and what a page shows of them.
+
+use std::collections::BTreeMap;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+use super::key::{CostSums, RoundedMoney};
+use crate::accounting::billing::print_money;
+use crate::model::{Decimal, round_to_digit};
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CostRow {
+    pub name: String,
+    /// By each property of the grouping.
+    pub values: Vec<String>,
+    /// The parameters that select what is in the row.
+    pub filter: Option<BTreeMap<String, String>>,
+    pub remainder: bool,
+    pub cost_center: Option<String>,
+    /// Those of the row's tenant.
+    pub attributes: BTreeMap<String, String>,
+    #[serde(flatten)]
+    pub amounts: CostAmounts,
+    pub shown: ShownAmounts,
+    pub budget: Option<BudgetUse>,
+    pub before: Option<CostBefore>,
+}
+
+/// Exact sums. Times in nanoseconds, energy in microjoules, money in nano-units.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CostAmounts {
+    pub sums: CostSums,
+    pub rounded: RoundedMoney,
+}
+
+/// With two decimals; rows add up to the total.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ShownAmounts {
+    pub held: String,
+    /// In percent, with one decimal; none of a row without time.
+    pub idle_share: Option<String>,
+    pub kwh: Option<String>,
+    pub co2e_kg: Option<String>,
+    pub amount: Option<String>,
+    pub spread: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BudgetUse {
+    pub amount: String,
+    /// The share of it that is spent.
+    pub used: Option<f64>,
+}
+
+/// Of the same row in the period before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CostBefore {
+    pub held: String,
+    pub amount: Option<String>,
+}
+
+/// The name of the attribute that is a column of its own.
+const COST_CENTER: &str = "cost_center";
+
+impl CostRow {
+    pub(super) fn set_attributes(&mut self, attributes: Option<&BTreeMap<String, String>>) {
+        self.attributes = attributes.cloned().unwrap_or_default();
+        self.cost_center = self.attributes.get(COST_CENTER).cloned();
+    }
+}
+
+impl Serialize for CostAmounts {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self { sums, rounded } = self;
+        let [within, lent, idle, unmeasured, unavailable, _, beyond, outside, unheld] = sums.times;
+        let times = [
+            ("held_ns", sums.held()),
+            ("within_ns", within.0),
+            ("lent_ns", lent.0),
+            ("idle_ns", idle.0),
+            ("unmeasured_ns", unmeasured.0),
+            ("unavailable_ns", unavailable.0),
+            ("used_ns", sums.used()),
+            ("beyond_ns", beyond.0),
+            ("outside_ns", outside.0),
+            ("unheld_ns", unheld.0),
+            ("charged_ns", sums.charged.0),
+            ("unpriced_ns", sums.unpriced.0),
+        ];
+        let money = [
+            ("money", rounded.money),
+            ("energy_money", rounded.energy),
+            ("co2e_grams", rounded.emissions),
+            ("spread", rounded.spread),
+        ];
+        let mut json = to.serialize_map(None)?;
+        for (name, time) in times {
+            json.serialize_entry(name, &time.to_string())?;
+        }
+        json.serialize_entry("energy_uj", &sums.energy.map(|energy| energy.to_string()))?;
+        for (name, money) in money {
+            json.serialize_entry(name, &money.map(print_money))?;
+        }
+        json.end()
+    }
+}
+
+/// What a column shows: the unit of its last printed digit, in the unit of its integers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ShownColumn {
+    Hours,
+    Kwh,
+    Kilograms,
+    Money,
+}
+
+impl ShownColumn {
+    const fn digit(self) -> i128 {
+        match self {
+            Self::Hours | Self::Kwh => 36_000_000_000,
+            Self::Kilograms => 10_000_000_000,
+            Self::Money => 10_000_000,
+        }
+    }
+
+    pub(super) fn print(self, amount: i128) -> String {
+        let units = (amount + self.digit() / 2).div_euclid(self.digit());
+        format!("{:.2}", Decimal { units, scale: 2 })
+    }
+
+    /// The texts of amounts that are rounded together, and that of their sum last; none where an amount is not known, and no sum
+    /// where none is.
+    pub(super) fn print_all(self, amounts: &[Option<i128>]) -> Vec<Option<String>> {
+        let known: Vec<i128> = amounts.iter().copied().flatten().collect();
+        let rounded = round_to_digit(&known, self.digit());
+        let sum = (!known.is_empty()).then(|| self.print(rounded.iter().sum()));
+        let mut rounded = rounded.into_iter();
+        let texts =
+            amounts.iter().map(|amount| amount.and_then(|_| rounded.next()).map(|one| self.print(one)));
+        texts.collect::<Vec<_>>().into_iter().chain([sum]).collect()
+    }
+}
+
+/// What rows show, and their total last.
+pub(super) fn shown(rows: &[CostAmounts]) -> Vec<ShownAmounts> {
+    let column = |column: ShownColumn, of: fn(&CostAmounts) -> Option<i128>| {
+        column.print_all(&rows.iter().map(of).collect::<Vec<_>>()).into_iter()
+    };
+    let mut held = column(ShownColumn::Hours, |row| Some(row.sums.held().cast_signed()));
+    let mut kwh = column(ShownColumn::Kwh, |row| row.sums.energy.map(|energy| energy.0.cast_signed()));
+    let mut co2e_kg = column(ShownColumn::Kilograms, |row| row.rounded.emissions.map(|grams| grams.0));
+    let mut amount = column(ShownColumn::Money, |row| row.rounded.money.map(|money| money.0));
+    let mut spread = column(ShownColumn::Money, |row| row.rounded.spread.map(|money| money.0));
+    let sums = rows.iter().map(|row| [row.sums.idle(), row.sums.held()]);
+    let total = sums.clone().fold([0, 0], |[idle, held], [more, longer]| [idle + more, held + longer]);
+    let shown = sums.chain([total]).map(|[idle, time]| ShownAmounts {
+        held: held.next().flatten().unwrap_or_else(|| ShownColumn::Hours.print(0)),
+        idle_share: percent(idle, time),
+        kwh: kwh.next().flatten(),
+        co2e_kg: co2e_kg.next().flatten(),
+        amount: amount.next().flatten(),
+        spread: spread.next().flatten(),
+    });
+    shown.collect()
+}
+
+/// With one decimal, rounded half up.
+fn percent(part: u128, whole: u128) -> Option<String> {
+    let units = (part * 1_000 + whole / 2).checked_div(whole)?;
+    Some(format!("{:.1}", Decimal { units: units.cast_signed(), scale: 1 }))
+}
+
+/// A share with four decimals; none of nothing.
+pub(super) fn ratio(part: i128, whole: i128) -> Option<f64> {
+    let units = part.checked_mul(10_000)?.checked_div(whole)?;
+    Some(units as f64 / 10_000.0)
+}
