@@ -154,7 +154,8 @@ class Checked:
     def end(self, allowed=()):
         """What must hold at the end of every page."""
         own = urlsplit(self.url).netloc
-        elsewhere = {url for url in self.page.requests if urlsplit(url).netloc != own and not url.startswith("about:")}
+        # The browser's own icons are data.
+        elsewhere = {url for url in self.page.requests if urlsplit(url).netloc != own and not url.startswith(("about:", "data:"))}
         self.expect(not elsewhere, f"it asks others: {elsewhere}")
         said = [line for line in self.page.said if not any(words in line for words in allowed)]
         self.expect(not said, f"on the console: {said[:5]}")

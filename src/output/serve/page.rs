@@ -1,5 +1,5 @@
-//! The files of the live page, which the binary carries. All paths in them are relative, so that the page works below any
-//! prefix of a proxy, through `ssh -L` and `kubectl port-forward`.
+//! The files of the live page and of the page of costs, which the binary carries. All paths in them are relative, so that the
+//! pages work below any prefix of a proxy, through `ssh -L` and `kubectl port-forward`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -20,7 +20,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
-/// Replaced by a link to the page under its external URL.
+/// Replaced by a link to the document under its external URL.
 const CANONICAL: &str = "<!--canonical-->";
 
 /// uPlot with its licence, which its minified file leaves out.
@@ -31,14 +31,24 @@ const PLOTS: &str = concat!(
     include_str!("page/vendor/uPlot.iife.min.js"),
 );
 
-const FILES: [(&str, &str, &str); 12] = [
+const FILES: [(&str, &str, &str); 22] = [
     ("/", HTML, include_str!("page/index.html")),
+    ("/costs", HTML, include_str!("page/costs.html")),
     ("/page/page.css", CSS, include_str!("page/page.css")),
     ("/page/page.js", SCRIPT, include_str!("page/page.js")),
+    ("/page/costs.css", CSS, include_str!("page/costs.css")),
+    ("/page/costs.js", SCRIPT, include_str!("page/costs.js")),
+    ("/page/costs-csv.js", SCRIPT, include_str!("page/costs-csv.js")),
+    ("/page/costs-details.js", SCRIPT, include_str!("page/costs-details.js")),
+    ("/page/costs-explain.js", SCRIPT, include_str!("page/costs-explain.js")),
+    ("/page/costs-plots.js", SCRIPT, include_str!("page/costs-plots.js")),
+    ("/page/costs-table.js", SCRIPT, include_str!("page/costs-table.js")),
     ("/page/dom.js", SCRIPT, include_str!("page/dom.js")),
     ("/page/fetch.js", SCRIPT, include_str!("page/fetch.js")),
     ("/page/format.js", SCRIPT, include_str!("page/format.js")),
     ("/page/problems.js", SCRIPT, include_str!("page/problems.js")),
+    ("/page/query.js", SCRIPT, include_str!("page/query.js")),
+    ("/page/theme.js", SCRIPT, include_str!("page/theme.js")),
     ("/page/tiles.js", SCRIPT, include_str!("page/tiles.js")),
     ("/page/tables.js", SCRIPT, include_str!("page/tables.js")),
     ("/page/details.js", SCRIPT, include_str!("page/details.js")),
@@ -58,13 +68,17 @@ pub(super) struct PageFile {
 }
 
 impl LivePage {
-    /// The page, whose links to copy begin with the external URL, if there is one.
+    /// The pages, whose links to copy begin with the external URL, if there is one.
     pub fn new(external_url: Option<&str>) -> Self {
         let base = external_url.map(|url| url.replace('&', "&amp;").replace('"', "&quot;"));
-        let link = base.map(|base| format!("<link rel=\"canonical\" href=\"{base}/\">")).unwrap_or_default();
+        let link =
+            |path: &str| base.as_ref().map(|base| format!("<link rel=\"canonical\" href=\"{base}{path}\">"));
         let plots = ("/page/uplot.js", SCRIPT, PLOTS);
         let files = FILES.into_iter().chain([plots]).map(|(path, content_type, text)| {
-            let text = if path == "/" { text.replace(CANONICAL, &link) } else { text.to_owned() };
+            let text = match content_type {
+                HTML => text.replace(CANONICAL, &link(path).unwrap_or_default()),
+                _ => text.to_owned(),
+            };
             let mut hasher = DefaultHasher::new();
             text.hash(&mut hasher);
             let tag = format!("\"{:x}\"", hasher.finish());

@@ -365,9 +365,9 @@ fn quoted<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
 }
 
 #[test]
-fn every_file_of_the_live_page_is_served_by_relative_links_under_its_policy() {
+fn every_file_of_the_pages_is_served_by_relative_links_under_its_policy() {
     let agent = Agent::start(patient());
-    let html = agent.get("/");
+    let html = ["/", "/costs"].map(|path| agent.get(path)).concat();
     let mut files: Vec<String> = ["src=", "href="]
         .iter()
         .flat_map(|attribute| quoted(&html, attribute).map(str::to_owned).collect::<Vec<_>>())
@@ -375,9 +375,12 @@ fn every_file_of_the_live_page_is_served_by_relative_links_under_its_policy() {
         .collect();
     assert!(files.iter().all(|link| !link.starts_with('/') && !link.contains("://")), "{files:?}");
     files.extend(["page/uplot.js".to_owned(), "page/uplot.css".to_owned()]);
-    let script = agent.get("/page/page.js");
-    files.extend(quoted(&script, "from ").map(|module| module.replace("./", "page/")));
-    assert!(files.len() > 15, "{files:?}");
+    for script in ["/page/page.js", "/page/costs.js", "/page/costs-details.js"] {
+        let script = agent.get(script);
+        files.extend(quoted(&script, "from ").map(|module| module.replace("./", "page/")));
+    }
+    files.retain(|file| file != "./");
+    assert!(files.len() > 30, "{files:?}");
     for file in files.iter().filter(|file| !file.starts_with("api/") && *file != "metrics") {
         let answer = agent.get(&format!("/{file}"));
         assert_eq!(status(&answer), 200, "{file}");
@@ -398,14 +401,15 @@ fn every_file_of_the_live_page_is_served_by_relative_links_under_its_policy() {
 }
 
 #[test]
-fn the_live_page_names_its_external_url() {
-    let page = |url: Option<&str>| {
-        Agent::without_snapshot(patient(), Security::default(), LivePage::new(url)).get("/")
-    };
-    assert!(!page(None).contains("canonical"));
-    let proxied = page(Some("https://node7.example/gpus&more"));
-    let link = "<link rel=\"canonical\" href=\"https://node7.example/gpus&amp;more/\">";
-    assert!(proxied.contains(link), "{proxied}");
+fn each_page_names_its_external_url() {
+    let agent =
+        |url: Option<&str>| Agent::without_snapshot(patient(), Security::default(), LivePage::new(url));
+    let (own, proxied) = (agent(None), agent(Some("https://node7.example/gpus&more")));
+    for path in ["/", "/costs"] {
+        assert!(!own.get(path).contains("canonical"));
+        let link = format!("<link rel=\"canonical\" href=\"https://node7.example/gpus&amp;more{path}\">");
+        assert!(proxied.get(path).contains(&link), "{path}");
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@
 const PATIENCE_MS = 10000;
 
 /** The JSON of a path of this agent; an error has the agent's sentence. */
-export async function getJson(path) {
-  const response = await fetch(path, { cache: "no-cache", credentials: "same-origin", signal: AbortSignal.timeout(PATIENCE_MS) }).catch((error) => {
+export async function getJson(path, patience = PATIENCE_MS) {
+  const response = await fetch(path, { cache: "no-cache", credentials: "same-origin", signal: AbortSignal.timeout(patience) }).catch((error) => {
     throw new Error(error.name === "TimeoutError" ? "the agent does not answer" : "the agent cannot be reached");
   });
   if (response.ok) return response.json();

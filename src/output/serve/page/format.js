@@ -45,6 +45,20 @@ export function money(amount, currency) {
   return currency ? `${digits} ${currency}` : digits;
 }
 
+/** Decimal text with a comma between thousands. */
+export const grouped = (text) => (known(text) ? text.replace(/^(-?)(\d+)/, (_, sign, whole) => sign + whole.replace(/\B(?=(\d{3})+$)/g, ",")) : DASH);
+
+/** An integer in larger units, as decimal text that is rounded half up as in a bill. */
+export function fixed(integer, unit, digits) {
+  const scaled = BigInt(integer) * 10n ** BigInt(digits) + unit / 2n;
+  const units = scaled / unit - (scaled < 0n && scaled % unit ? 1n : 0n);
+  const text = String(units < 0n ? -units : units).padStart(digits + 1, "0");
+  return `${units < 0n ? "-" : ""}${text.slice(0, -digits)}.${text.slice(-digits)}`;
+}
+
+/** Nanoseconds of an hour; microjoules of a kWh are as many. */
+export const HOUR = 3600000000000n;
+
 /** Decimal text as an integer of billionths, since sums of money are exact. */
 export function nano(text) {
   if (!known(text)) return 0n;
@@ -95,10 +109,25 @@ const REMAINDERS = {
   __stranded__: "stranded by MIG",
   __system__: "system processes",
   __other__: "other tenants",
+  __terms__: "discounts by terms",
+  __rate_variance__: "MIG prices that differ from the GPU's",
 };
 
 /** A product name without what every name has. */
 export const shortModel = (model) => model.replace(/^NVIDIA /, "").replace(/ \(simulated\)$/, "");
 
 /** The name of a tenant for people. */
-export const tenantName = (name) => REMAINDERS[name] ?? (name || "unknown owner");
+export const tenantName = (name) => (Object.hasOwn(REMAINDERS, name) ? REMAINDERS[name] : name || "unknown owner");
+
+const SHORT_ESCAPES = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
+
+/** A name as one line without characters that hide or reorder what stands around it. */
+export const printable = (name) => name.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu, (one) => SHORT_ESCAPES[one] ?? `\\u{${one.codePointAt(0).toString(16)}}`);
+
+const LONGEST_NAME = 120;
+
+/** The same, cut as in a bill. */
+export function shownName(name) {
+  const all = [...printable(name)];
+  return all.length <= LONGEST_NAME ? all.join("") : `${all.slice(0, LONGEST_NAME - 1).join("")}…`;
+}

@@ -7,6 +7,7 @@ import { createProblem, createTile, tenantLink, workloadLink } from "./tiles.js"
 import { createTable } from "./tables.js";
 import { showDetails } from "./details.js";
 import { getJson } from "./fetch.js";
+import { followTheme } from "./theme.js";
 
 const SUMMARY_MS = 2000;
 const HISTORY_MS = 5000;
@@ -319,31 +320,7 @@ addEventListener("keydown", (event) => {
   }
 });
 
-const store = {
-  get: () => {
-    try {
-      return localStorage.getItem("gpumeter-theme") ?? "";
-    } catch {
-      return "";
-    }
-  },
-  set: (value) => {
-    try {
-      localStorage.setItem("gpumeter-theme", value);
-    } catch {
-      // Without storage the choice lasts as long as the page.
-    }
-  },
-};
-function setTheme(value) {
-  setAttribute(document.documentElement, "data-theme", value || undefined);
-}
-byId("theme").value = store.get();
-setTheme(store.get());
-onInput("theme", "change", (value) => {
-  store.set(value);
-  setTheme(value);
-});
+followTheme(byId("theme"));
 
 let asksBills;
 async function askFirst() {

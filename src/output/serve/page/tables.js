@@ -6,23 +6,26 @@ import { h, keyed, setAttribute, setText } from "./dom.js";
 const FIRST_ROWS = 10;
 
 /**
- * A table of these columns: `{ name, value(row), text(row), link(row), isNumber, title, isHidden(rows) }`.
- * `caption` is for screen readers.
+ * A table of these columns: `{ name, value(row), text(row), link(row), isNumber, title, isHidden(rows), kind }`; `fill(cell, row)`
+ * in place of a text makes what a cell has, and `kind` is a class of all its cells. `caption` is for screen readers.
  */
-export function createTable(parent, { columns, caption, key, order, empty, rowClass, pinned }) {
-  const state = { order, rows: [], limit: FIRST_ROWS };
+export function createTable(parent, { columns, caption, key, order, empty, rowClass, pinned, first = FIRST_ROWS, onSort }) {
+  const state = { order, rows: [], limit: first };
+  const classes = (column) => [column.isNumber ? "number" : "", column.kind ?? ""].filter(Boolean).join(" ") || undefined;
   const heads = columns.map((column, place) => {
     const button = h("button", { type: "button" }, column.name);
-    const head = h("th", { scope: "col", class: column.isNumber ? "number" : undefined, title: column.title }, button);
+    const head = h("th", { scope: "col", class: classes(column), title: column.title }, button);
     button.addEventListener("click", () => {
       const [current, direction] = state.order;
       state.order = [place, current === place ? -direction : column.isNumber ? -1 : 1];
+      onSort?.(state.order);
       show();
     });
     return head;
   });
   const body = h("tbody");
-  const table = h("table", {}, h("caption", { class: "hidden" }, caption), h("thead", {}, h("tr", {}, ...heads)), body);
+  const foot = h("tfoot");
+  const table = h("table", {}, h("caption", { class: "hidden" }, caption), h("thead", {}, h("tr", {}, ...heads)), body, foot);
   const note = h("p", { class: "note" });
   const more = h("button", { type: "button", class: "more", hidden: true });
   more.addEventListener("click", () => {
@@ -34,7 +37,7 @@ export function createTable(parent, { columns, caption, key, order, empty, rowCl
   const createRow = (row) => {
     const cells = columns.map((column) => {
       const link = column.link ? h("a") : undefined;
-      const cell = h(column.isHead ? "th" : "td", { scope: column.isHead ? "row" : undefined, class: column.isNumber ? "number" : undefined }, link);
+      const cell = h(column.isHead ? "th" : "td", { scope: column.isHead ? "row" : undefined, class: classes(column) }, link);
       return { cell, target: link ?? cell };
     });
     const element = h("tr", { class: rowClass?.(row) }, ...cells.map(({ cell }) => cell));
@@ -43,9 +46,10 @@ export function createTable(parent, { columns, caption, key, order, empty, rowCl
       update(row) {
         columns.forEach((column, place) => {
           const { cell, target } = cells[place];
+          cell.hidden = column.hidden;
+          if (column.fill) return column.fill(cell, row);
           setText(target, column.text(row));
           if (column.link) setAttribute(target, "href", column.link(row));
-          cell.hidden = column.hidden;
         });
       },
     };
@@ -69,6 +73,7 @@ export function createTable(parent, { columns, caption, key, order, empty, rowCl
       setAttribute(heads[number], "aria-sort", number === place ? (direction > 0 ? "ascending" : "descending") : undefined);
     });
     keyed(body, sorted.slice(0, state.limit), key, createRow);
+    keyed(foot, state.total ? [state.total] : [], () => "total", createRow);
     const left = sorted.length - state.limit;
     more.hidden = left <= 0;
     setText(more, `Show ${Math.min(left, 100)} more of ${sorted.length}`);
@@ -76,8 +81,9 @@ export function createTable(parent, { columns, caption, key, order, empty, rowCl
     table.hidden = sorted.length === 0;
   }
 
-  return (rows) => {
+  return (rows, total) => {
     state.rows = rows;
+    state.total = total;
     show();
   };
 }
