@@ -215,7 +215,8 @@ fn evidence(rows: &[Row], minute: u64, random: &mut Random) -> Evidence {
         run.add_measured(at(minute), at(minute + 1), minute % 20 > 7);
         run.end = at(minute + 1);
         run.amounts = row.amounts;
-        evidence.runs.insert(RunKey { gpu_instance: None, workload: row.holder.clone() }, run);
+        let key = RunKey { gpu_instance: None, workload: row.holder.clone(), begin: run.begin };
+        evidence.runs.insert(key, run);
     }
     evidence
 }

@@ -28,7 +28,7 @@ QUALIFY row_number() OVER (
     PARTITION BY json ->> '$.ledger', json ->> '$.day'
     ORDER BY json ->> '$.revision.settled_until' DESC, CAST(json ->> '$.revision.slot_ns' AS BIGINT) DESC NULLS LAST,
         CAST(json ->> '$.revision.rate' AS TIMESTAMP) DESC, CAST(json ->> '$.revision.terms' AS TIMESTAMP) DESC,
-        CAST(json ->> '$.revision.rules' AS TIMESTAMP) DESC, file_name
+        CAST(json ->> '$.revision.rules' AS TIMESTAMP) DESC, CAST(json ->> '$.revision.evidence_ns' AS BIGINT) DESC NULLS LAST, file_name
 ) = 1;
 
 -- What was accounted for? A row per quarter hour, GPU, slot and holder.

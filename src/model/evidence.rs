@@ -118,12 +118,9 @@ pub struct ShapeKey {
     pub holder: HolderId,
 }
 
-impl ShapeKey {
-    /// A key at or before all of an hour.
-    pub fn first_of(hour: Utc) -> Self {
-        Self { hour, gpu_instance: None, holder: HolderId::new("") }
-    }
-}
+/// A workload that is back within this time goes on with its run, and a fault with its incident, so that a unit that fails again and
+/// again, a user's short commands, or a reading at a limit make no row each.
+pub const LONGEST_PAUSE: Nanoseconds = Nanoseconds::from_seconds(5 * 60);
 
 /// A run: a job, a pod, or the time of any other workload, on one slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -131,6 +128,8 @@ pub struct RunKey {
     pub gpu_instance: Option<u32>,
     /// The workload; of a step its job, of a container its pod.
     pub workload: HolderId,
+    /// When it held or was present first.
+    pub begin: Utc,
 }
 
 /// The least lengths of the classes of idle stretches; shorter ones do not count.
@@ -249,21 +248,16 @@ pub struct Evidence {
 impl Evidence {
     /// Appends the evidence of the time that follows.
     pub fn append(&mut self, next: Self) {
-        self.append_shapes(next.shapes);
-        for (key, run) in next.runs {
-            match self.runs.get_mut(&key) {
-                Some(known) => known.append(&run),
-                None => {
-                    self.runs.insert(key, run);
-                }
-            }
-        }
-    }
-
-    pub fn append_shapes(&mut self, shapes: BTreeMap<ShapeKey, [Shape; Series::ALL.len()]>) {
-        for (key, shapes) in shapes {
+        for (key, shapes) in next.shapes {
             let sums = self.shapes.entry(key).or_default();
             sums.iter_mut().zip(&shapes).for_each(|(sum, more)| sum.add(more));
+        }
+        for (key, run) in next.runs {
+            let first = RunKey { begin: Utc(0), ..key.clone() };
+            match self.runs.range_mut(first..=key.clone()).next_back() {
+                Some((_, last)) if run.begin.since(last.end) < LONGEST_PAUSE => last.append(&run),
+                _ => drop(self.runs.insert(key, run)),
+            }
         }
     }
 }
@@ -351,7 +345,7 @@ mod runs {
             for (amount, value) in AMOUNTS.iter().zip(amounts) {
                 *amount.of_mut(&mut run.amounts) = value;
             }
-            (RunKey { gpu_instance, workload: HolderId::new(workload) }, run)
+            (RunKey { gpu_instance, workload: HolderId::new(workload), begin: run.begin }, run)
         });
         Ok(runs.collect())
     }
@@ -403,6 +397,27 @@ mod tests {
         assert_eq!(uses, [Utc(30 * SECOND), Utc(410 * SECOND)]);
     }
 
+    #[test]
+    fn windows_that_are_merged_have_a_run_for_each_time_after_a_long_pause() {
+        let window = |from: u64, to: u64| {
+            let [begin, end] = [from, to].map(|second| Utc(second * SECOND));
+            let mut run = Run::new(HolderId::new("user:a"), begin);
+            (run.end, run.amounts.parts.within) = (end, end.since(begin).0);
+            let key = RunKey { gpu_instance: None, workload: run.holder.clone(), begin };
+            Evidence { runs: BTreeMap::from([(key, run)]), ..Evidence::default() }
+        };
+        let mut later = window(700, 715);
+        later.append(window(1_014, 1_020));
+        let mut all = window(0, 15);
+        all.append(window(15, 30));
+        all.append(later);
+        let runs: Vec<_> =
+            all.runs.values().map(|run| [run.begin, run.end].map(|at| at.0 / SECOND)).collect();
+        assert_eq!(runs, [[0, 30], [700, 1_020]]);
+        let sums: Vec<_> = all.runs.values().map(|run| run.amounts.parts.within / SECOND).collect();
+        assert_eq!(sums, [30, 21]);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -429,7 +444,7 @@ mod tests {
             parts.iter().for_each(|part| sum.append(part));
             prop_assert_eq!(&sum, &whole);
             let mut evidence = Evidence::default();
-            evidence.runs.insert(RunKey { gpu_instance: Some(3), workload: holder.clone() }, sum);
+            evidence.runs.insert(RunKey { gpu_instance: Some(3), workload: holder.clone(), begin: sum.begin }, sum);
             let mut shapes = [Shape::default(); Series::ALL.len()];
             for (place, shape) in shapes.iter_mut().enumerate() {
                 shape.add_unknown(Nanoseconds(20));
@@ -439,7 +454,7 @@ mod tests {
                     shape.add_shared(Nanoseconds(5));
                 }
             }
-            evidence.shapes.insert(ShapeKey::first_of(Utc(7)), shapes);
+            evidence.shapes.insert(ShapeKey { hour: Utc(7), gpu_instance: None, holder }, shapes);
             let json = serde_json::to_string(&evidence).unwrap();
             prop_assert_eq!(serde_json::from_str::<Evidence>(&json).unwrap(), evidence);
         }

@@ -65,6 +65,9 @@ pub struct DayRevision {
     /// When the last version of the tenant rules was recorded that concerns it.
     #[serde(with = "json::time")]
     pub rules: Utc,
+    /// Time of its shapes and runs. Evidence of a GPU that has left is stored later than that of the others.
+    #[serde(rename = "evidence_ns", default, with = "json::integer")]
+    pub evidence: TimeSum,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,7 +21,7 @@ use crate::model::{
 };
 
 /// A GPU whose account ends this long before that of another is gone, and does not delay bills.
-const GONE_AFTER: Nanoseconds = Nanoseconds::from_seconds(3600);
+pub(super) const GONE_AFTER: Nanoseconds = Nanoseconds::from_seconds(3600);
 
 pub(super) const SIMULATED: &str = "(simulated)";
 

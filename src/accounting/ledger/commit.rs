@@ -136,6 +136,7 @@ fn store_batch(draft: &mut TransactionDraft<'_>, batch: &LedgerBatch) -> Result<
     for resumed in &batch.resumed {
         resume_account(draft, resumed, batch.now)?;
     }
+    evidence::end_of_gone(draft, batch.now)?;
     for open in &batch.open {
         store_spans(draft, open)?;
     }
@@ -175,10 +176,10 @@ fn close_window(
 ) -> Result<bool, Cause> {
     let now = batch.now;
     let (from, to) = (closed.settlement.from, closed.settlement.to);
-    let gpu = draft.gpu(&closed.gpu)?;
-    let resumed = batch.resumed.iter().filter(|resumed| resumed.gpu == closed.gpu && resumed.at <= from);
-    gpu.settled_until = resumed.fold(gpu.settled_until, |until, resumed| until.max(resumed.at));
-    let settled_until = gpu.settled_until;
+    for resumed in batch.resumed.iter().filter(|resumed| resumed.gpu == closed.gpu && resumed.at <= from) {
+        resume_account(draft, resumed, now)?;
+    }
+    let settled_until = draft.gpu(&closed.gpu)?.settled_until;
     if to <= from || (from < settled_until && settled_until < to) {
         let gpu = Arc::clone(&closed.gpu);
         return Err(Cause::Window { gpu, from, to, settled_until });

@@ -10,9 +10,9 @@ use super::billing::{
 };
 use super::column::{loaded, rows, stored};
 use super::error::Cause;
-use super::history;
 use super::node::NodeHistory;
 use super::reader;
+use super::{evidence, history};
 use crate::accounting::billing::{
     BillRate, BillTerms, DayAccount, DayGpu, DayHeader, DayRevision, DayRow, LineRates, RateSchedule,
     mark_measured_energy,
@@ -38,11 +38,15 @@ pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, C
         rows(connection, sql, [stored(first.0)?, stored(end.0)?], |row| {
             Ok((loaded(row, 0)?, Nanoseconds(loaded(row, 1)?)))
         })?;
-    let mut days = Vec::new();
     let mut day = first.floor(DAY);
+    let evidence = evidence::day_times(connection, day, end)?;
+    let mut days = Vec::new();
     while first.0 > 0 && day < end {
-        let slot = slots.get(&(day.0 / DAY.0)).copied().unwrap_or_default();
-        days.push((day, DayRevision { slot: slot.into(), ..revision(day, end, &schedule, &rules) }));
+        let of_day = |times: &BTreeMap<u64, Nanoseconds>| {
+            times.get(&(day.0 / DAY.0)).copied().unwrap_or_default().into()
+        };
+        let (slot, evidence) = (of_day(&slots), of_day(&evidence));
+        days.push((day, DayRevision { slot, evidence, ..revision(day, end, &schedule, &rules) }));
         day = day.plus(DAY);
     }
     Ok(days)
@@ -63,8 +67,15 @@ pub(super) fn revision_of(connection: &Connection, day: Utc) -> Result<DayRevisi
                WHERE minute_ns >= max(?1, (SELECT exports_since_ns FROM ledger)) AND minute_ns < ?2";
     let period = [stored(day.0)?, stored(day.plus(DAY).min(end).0)?];
     let slot = connection.query_row(sql, period, |row| Ok(Nanoseconds(loaded(row, 0)?)))?;
+    let evidence = evidence_of(connection, day, end)?;
     let (schedule, rules) = history::load(connection)?;
-    Ok(DayRevision { slot: slot.into(), ..revision(day, end, &schedule, &rules) })
+    Ok(DayRevision { slot: slot.into(), evidence, ..revision(day, end, &schedule, &rules) })
+}
+
+/// The time of a day's evidence up to `end`.
+fn evidence_of(connection: &Connection, day: Utc, end: Utc) -> rusqlite::Result<TimeSum> {
+    let times = evidence::day_times(connection, day, day.plus(DAY).min(end))?;
+    Ok(times.values().copied().sum())
 }
 
 fn revision(day: Utc, end: Utc, schedule: &RateSchedule, rules: &RuleSchedule) -> DayRevision {
@@ -75,6 +86,7 @@ fn revision(day: Utc, end: Utc, schedule: &RateSchedule, rules: &RuleSchedule) -
         terms: schedule.terms.last_recorded(day, until),
         rules: rules.last_recorded(day, until),
         slot: TimeSum(0),
+        evidence: TimeSum(0),
     }
 }
 
@@ -112,7 +124,11 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
         cluster: node.cluster.clone(),
         node: node.name.clone(),
         day,
-        revision: DayRevision { slot, ..revision(day, closed, &account.rates, &account.rules) },
+        revision: DayRevision {
+            slot,
+            evidence: evidence_of(connection, day, closed)?,
+            ..revision(day, closed, &account.rates, &account.rules)
+        },
         simulated: node.simulated || gpus.values().any(|gpu| gpu.model.ends_with(SIMULATED)),
         priced: account.rates.has_prices(),
         currency,

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use super::amounts::{self, ACCOUNT, names};
+use super::billing::GONE_AFTER;
 use super::column::{
     loaded, loaded_id, loaded_instance, loaded_json, loaded_optional, put, rows, stored, stored_instance,
 };
@@ -18,13 +19,13 @@ use super::{counters, day, history};
 use crate::accounting::billing::{DayEvidence, DayRun, DayShape, EvidenceHeader, EvidenceOwner};
 use crate::accounting::tenants::tenant;
 use crate::model::{
-    DAY, Evidence, Fact, GpuId, HOUR, Holder, HolderId, HolderKind, IDLE_COLUMNS, Nanoseconds, Run, RunKey,
-    SHAPE_COLUMNS, Series, Settlement, Shape, ShapeKey, Utc,
+    DAY, Evidence, Fact, GpuId, HOUR, Holder, HolderId, HolderKind, IDLE_COLUMNS, LONGEST_PAUSE, Nanoseconds,
+    Run, RunKey, SHAPE_COLUMNS, Series, Settlement, Shape, ShapeKey, Utc,
 };
 
-/// A workload that is back within this time goes on with its run, so that a unit that fails again and again, or a user's short
-/// commands, make no row each.
-const RUN_GAP: Nanoseconds = Nanoseconds::from_seconds(5 * 60);
+/// Of so many shapes, and of so many runs, those that are not of the last window are stored early: every window writes what is open
+/// again. Shapes are added to their rows, and a workload that is back begins a run.
+const MOST_OPEN: usize = 100;
 
 /// Of a shape that is the sum of an hour, and of one that is the sum of a day: in `shape.hours`.
 const ONE_HOUR: i64 = 1;
@@ -38,37 +39,69 @@ pub(super) fn add_window(
     now: Utc,
 ) -> Result<(), Cause> {
     let evidence = Arc::make_mut(&mut draft.gpu(uuid)?.evidence);
-    let mut ended = Vec::new();
-    for (key, run) in &window.evidence.runs {
-        match evidence.runs.get_mut(key) {
-            Some(open) if run.begin.since(open.end) < RUN_GAP => open.append(run),
-            _ => ended.extend(evidence.runs.insert(key.clone(), run.clone()).map(|run| (key.clone(), run))),
-        }
-    }
-    ended.extend(evidence.runs.extract_if(.., |_, run| window.to.since(run.end) >= RUN_GAP));
-    evidence.append_shapes(window.evidence.shapes.clone());
-    let open = evidence.shapes.split_off(&ShapeKey::first_of(window.to.floor(HOUR)));
-    let shapes = std::mem::replace(&mut evidence.shapes, open);
-    store(draft, uuid, Evidence { shapes, runs: BTreeMap::new() }, ended, now)
+    evidence.append(window.evidence.clone());
+    let hour = window.to.floor(HOUR);
+    let is_full = evidence.shapes.len() > MOST_OPEN;
+    let is_over = |key: &ShapeKey| key.hour < hour || (is_full && !window.evidence.shapes.contains_key(key));
+    let shapes = evidence.shapes.extract_if(.., |key, _| is_over(key)).collect();
+    let pause = if evidence.runs.len() > MOST_OPEN { window.to.since(window.from) } else { LONGEST_PAUSE };
+    let has_ended = |run: &Run| window.to.since(run.end) >= pause.min(LONGEST_PAUSE);
+    let runs = evidence.runs.extract_if(.., |_, run| has_ended(run)).collect();
+    store(draft, uuid, Evidence { shapes, runs }, now)
 }
 
 /// Stores what is open of a GPU, whose account goes on without anything from before.
 pub(super) fn end(draft: &mut TransactionDraft<'_>, uuid: &Arc<str>, now: Utc) -> Result<(), Cause> {
-    let mut evidence = std::mem::take(Arc::make_mut(&mut draft.gpu(uuid)?.evidence));
-    let runs = std::mem::take(&mut evidence.runs).into_iter().collect();
-    store(draft, uuid, evidence, runs, now)
+    let connection = draft.connection;
+    let gpu = draft.gpu(uuid)?;
+    let evidence = std::mem::take(Arc::make_mut(&mut gpu.evidence));
+    put(connection, "UPDATE gpu SET evidence = '{}' WHERE id = ?1", [gpu.id])?;
+    store(draft, uuid, evidence, now)
+}
+
+/// Stores what is open of the GPUs whose accounts ended long ago: days are closed without them, and what came later would be
+/// missing in the files of these days.
+pub(super) fn end_of_gone(draft: &mut TransactionDraft<'_>, now: Utc) -> Result<(), Cause> {
+    let TransactionDraft { base, changes, .. } = &*draft;
+    let gpus = base.gpus.iter().map(|(uuid, gpu)| (uuid, changes.gpus.get(uuid).unwrap_or(gpu)));
+    let gone = gpus
+        .filter(|(_, gpu)| now.since(gpu.settled_until) > GONE_AFTER && *gpu.evidence != Evidence::default());
+    let gone: Vec<Arc<str>> = gone.map(|(uuid, _)| Arc::clone(uuid)).collect();
+    gone.iter().try_for_each(|uuid| end(draft, uuid, now))
+}
+
+/// The time of the shapes and runs of each day, by which a change of them is noticed. Roll-ups keep it.
+pub(super) fn day_times(
+    connection: &Connection,
+    from: Utc,
+    to: Utc,
+) -> rusqlite::Result<BTreeMap<u64, Nanoseconds>> {
+    let from = from.max(exports_since(connection)?);
+    let sql = format!(
+        "SELECT day, sum(time) FROM (
+            SELECT begin_ns / {day} AS day, {times} AS time FROM shape
+            WHERE hours IN ({ONE_HOUR}, {ONE_DAY}) AND begin_ns >= ?1 AND begin_ns < ?2
+            UNION ALL
+            SELECT (end_ns + {gap}) / {day}, end_ns - begin_ns FROM run WHERE end_ns >= ?1 - {gap} AND end_ns < ?2 - {gap}
+         ) GROUP BY day",
+        day = DAY.0,
+        gap = LONGEST_PAUSE.0,
+        times = SHAPE_COLUMNS.join("+"),
+    );
+    rows(connection, &sql, [stored(from.0)?, stored(to.0)?], |row| {
+        Ok((loaded(row, 0)?, Nanoseconds(loaded(row, 1)?)))
+    })
 }
 
 fn store(
     draft: &mut TransactionDraft<'_>,
     uuid: &Arc<str>,
-    shapes: Evidence,
-    runs: Vec<(RunKey, Run)>,
+    evidence: Evidence,
     now: Utc,
 ) -> Result<(), Cause> {
     let connection = draft.connection;
     let gpu = draft.gpu(uuid)?.id;
-    for (key, shapes) in shapes.shapes {
+    for (key, shapes) in evidence.shapes {
         let holder = stored_holder(draft, &key.holder, now)?;
         let known = Series::ALL.into_iter().zip(&shapes).filter(|(_, shape)| shape.is_known());
         for (series, shape) in known {
@@ -76,7 +109,7 @@ fn store(
             insert_shape(connection, [stored(key.hour.0)?, gpu, slot, holder, series as i64], shape)?;
         }
     }
-    for (RunKey { gpu_instance, .. }, run) in runs {
+    for (RunKey { gpu_instance, .. }, run) in evidence.runs {
         let holder = stored_holder(draft, &run.holder, now)?;
         let known = draft.stored_holder(&run.holder)?;
         let facts = counters::facts(connection, &known)?;
@@ -295,7 +328,7 @@ pub(super) fn read_day(connection: &Connection, day: Utc, closed: Utc) -> Result
         IDLE_COLUMNS.as_flattened().join(","),
         names(ACCOUNT)
     );
-    let ended = |at: Utc| stored(at.0.saturating_sub(RUN_GAP.0));
+    let ended = |at: Utc| stored(at.0.saturating_sub(LONGEST_PAUSE.0));
     let runs = rows(connection, &sql, [ended(from)?, ended(to)?], |row| {
         let owner = owner(row)?;
         let mut run = Run::new(owner.holder.clone(), Utc(loaded(row, 7)?));

@@ -108,11 +108,9 @@ pub(super) fn update_energy_counter(
     put(connection, "UPDATE gpu SET energy_counter_uj = ?2 WHERE id = ?1", [gpu, clamped(counter.0)])
 }
 
-/// Stores the continuation of a suspended account, without carries, weights, evidence, holdings and energy counter.
+/// Stores the continuation of a suspended account, without carries, weights, holdings and energy counter.
 pub(super) fn update_resumed_gpu(connection: &Connection, gpu: &LedgerGpu) -> rusqlite::Result<()> {
-    let sql =
-        "UPDATE gpu SET settled_until_ns = ?2, carry = '{}', weights = '{}', evidence = '{}', holdings = '[]', energy_counter_uj = NULL
-         WHERE id = ?1";
+    let sql = "UPDATE gpu SET settled_until_ns = ?2, carry = '{}', weights = '{}', holdings = '[]', energy_counter_uj = NULL WHERE id = ?1";
     put(connection, sql, [gpu.id, stored(gpu.settled_until.0)?])
 }
 

@@ -32,11 +32,16 @@ pub(super) fn find_evidence(spans: &[Span], rows: &[Row]) -> Evidence {
     for tick in spans.iter().flat_map(ticks) {
         window.add_tick(tick);
     }
-    for row in rows {
-        if let Some(place) = window.places.get(&(row.slot.gpu_instance, &row.holder)) {
-            let run = window.holders[*place].run;
-            window.runs[run].run.amounts.add(&row.amounts);
+    let [from, to] = [spans.first().map(|span| span.from), spans.last().map(|span| span.to)]
+        .map(Option::unwrap_or_default);
+    for row in rows.iter().filter(|row| !row.holder.is_remainder()) {
+        let place = window.find_place(row.slot.gpu_instance, &row.holder, from);
+        let run = &mut window.runs[window.holders[place].run].run;
+        if run.end == run.begin {
+            // It has a row, and neither held nor was present in any tick of this slot.
+            run.end = to;
         }
+        run.amounts.add(&row.amounts);
     }
     window.finish()
 }
@@ -149,21 +154,21 @@ impl<'a> WindowEvidence<'a> {
         let at_hint = self.holders.get(*hint);
         let place = match at_hint {
             Some(known) if known.holder == holder && known.gpu_instance == tick.gpu_instance => *hint,
-            _ => self.find_place(tick, holder),
+            _ => self.find_place(tick.gpu_instance, holder, tick.from),
         };
         *hint = place + 1;
         place
     }
 
-    fn find_place(&mut self, tick: &SlotTick<'a>, holder: &'a HolderId) -> usize {
-        let gpu_instance = tick.gpu_instance;
+    fn find_place(&mut self, gpu_instance: Option<u32>, holder: &'a HolderId, from: Utc) -> usize {
         if let Some(place) = self.places.get(&(gpu_instance, holder)) {
             return *place;
         }
         let workload = holder.outer().unwrap_or_else(|| HolderId(holder.workload()));
-        let key = RunKey { gpu_instance, workload };
-        let run = self.runs.iter().position(|open| open.key == key).unwrap_or_else(|| {
-            self.runs.push(OpenRun { key, run: Run::new(holder.clone(), tick.from), is_used: None });
+        let is_of = |open: &OpenRun| open.key.gpu_instance == gpu_instance && open.key.workload == workload;
+        let run = self.runs.iter().position(is_of).unwrap_or_else(|| {
+            let key = RunKey { gpu_instance, workload: workload.clone(), begin: from };
+            self.runs.push(OpenRun { key, run: Run::new(holder.clone(), from), is_used: None });
             self.runs.len() - 1
         });
         // The workload itself sorts before its parts.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gpumeter::model::{
-    Amounts, Evidence, HolderId, Microjoules, RunKey, SHAPE_COLUMNS, Series, Settlement, SlotState, Span,
-    TickShares, WAITING_SHARE,
+    Amounts, Evidence, HolderId, Microjoules, SHAPE_COLUMNS, Series, Settlement, SlotState, Span, TickShares,
+    WAITING_SHARE,
 };
 use proptest::prelude::*;
 
@@ -56,6 +56,23 @@ proptest! {
     fn windows_of_any_length_have_the_same_evidence(world in world(), shares in shares(), eras in 1..4_usize) {
         let (short, long) = (with_shares(windows(&world, eras), &shares), with_shares(windows(&world, world.len()), &shares));
         prop_assert_eq!(evidence(&run(&short)), evidence(&run(&long)));
+    }
+
+    #[test]
+    fn the_runs_of_each_workload_have_the_sums_of_its_rows(world in world(), eras in 1..4_usize) {
+        let settlements = run(&windows(&world, eras));
+        let mut rows: BTreeMap<HolderId, Amounts> = BTreeMap::new();
+        let of_rows = settlements.iter().flat_map(|settlement| &settlement.rows);
+        for row in of_rows.filter(|row| !row.holder.is_remainder()) {
+            rows.entry(row.holder.clone()).or_default().add(&row.amounts);
+        }
+        let mut sum = Evidence::default();
+        settlements.iter().for_each(|settlement| sum.append(settlement.evidence.clone()));
+        let mut runs: BTreeMap<HolderId, Amounts> = BTreeMap::new();
+        sum.runs.iter().for_each(|(key, run)| runs.entry(key.workload.clone()).or_default().add(&run.amounts));
+        runs.retain(|_, amounts| *amounts != Amounts::default());
+        rows.retain(|_, amounts| *amounts != Amounts::default());
+        prop_assert_eq!(runs, rows);
     }
 
     #[test]
@@ -120,8 +137,8 @@ proptest! {
         }
         for user in ["a", "f", "g"].map(id) {
             let peak = rows().filter(|row| row.holder == user).map(|row| row.amounts.memory_peak).max().unwrap_or(0);
-            let run = evidence(&settlements).runs.remove(&RunKey { gpu_instance: None, workload: user });
-            prop_assert!(run.is_none_or(|run| run.amounts.memory_peak == peak));
+            let runs = evidence(&settlements).runs.into_iter().filter(|(key, _)| key.workload == user);
+            prop_assert_eq!(runs.map(|(_, run)| run.amounts.memory_peak).max().unwrap_or(0), peak);
         }
         let is_waiting = |span: &&Span| {
             let waits = span.state == SlotState::Measured && span.busy_share() < WAITING_SHARE;

@@ -8,8 +8,8 @@ use gpumeter::accounting::day_files::{DayFile, DayPath, ExportDirectory, read_ev
 use gpumeter::accounting::ledger::{Ledger, Opening, Reader, Retention};
 use gpumeter::meter::attribution;
 use gpumeter::model::{
-    ActivitySource, Carry, DAY, Fraction, Holding, HoldingSource, Microjoules, Nanoseconds, Presence,
-    SHAPE_COLUMNS, Series, SlotState, Span, TickShares,
+    ActivitySource, Carry, DAY, Fraction, HOUR, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds,
+    Presence, Run, RunKey, SHAPE_COLUMNS, Series, ShapeKey, SlotState, Span, TickShares,
 };
 use proptest::prelude::*;
 
@@ -123,9 +123,9 @@ proptest! {
         let sums = || world.sql::<String>(&format!(
             "SELECT group_concat(sums, ' ') FROM (SELECT concat_ws(' ', begin_ns / 86400000000000, holder, series, {}) AS sums
              FROM shape GROUP BY begin_ns / 86400000000000, holder, series ORDER BY 1)", sums.join(",")));
-        let before = (world.sql::<i64>("SELECT count(*) FROM shape") > 0).then(sums);
         // A day later all hours are of days that are over; some are summed up before, by another agent.
         ledger.commit(&LedgerBatch { now: after(end + 2 * 86_400), ..LedgerBatch::default() }).unwrap();
+        let before = (world.sql::<i64>("SELECT count(*) FROM shape") > 0).then(sums);
         let keep = Retention { minutes: Nanoseconds(0), quarter_hours: Nanoseconds(u64::MAX) };
         for _ in 0..steps {
             ledger.retain(keep).unwrap();
@@ -214,6 +214,102 @@ fn the_shapes_of_an_hour_are_stored_when_it_is_over_or_the_account_is_suspended(
         "user:b,user:a"
     );
     assert_eq!(world.sql::<String>("SELECT evidence FROM gpu"), "{}");
+}
+
+#[test]
+fn what_is_open_of_a_gpu_ends_where_its_account_was_suspended_and_when_it_has_been_gone_for_an_hour() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Default::default());
+    register_gpus(&mut ledger, 2);
+    let tick = |seconds| Tick { seconds, busy: 2_500, present: [true, false], sm: None };
+    let all = windows(&[tick(600), tick(15), tick(600)]);
+    commit(&mut ledger, &all[0]);
+    // It was away for 15 s, and both the end of that and what follows come at once.
+    let resumed = vec![Resumed { gpu: uuid(0), at: all[2].settlement.from }];
+    let batch =
+        LedgerBatch { now: after(1_215), resumed, closed: vec![all[2].clone()], ..LedgerBatch::default() };
+    ledger.commit(&batch).unwrap();
+    let runs = format!(
+        "SELECT group_concat(times) FROM (SELECT concat_ws(' ', (begin_ns - {begin}) / {SECOND}, (end_ns - {begin}) / {SECOND}) AS times
+         FROM run ORDER BY end_ns)",
+        begin = after(0).0
+    );
+    assert_eq!(world.sql::<String>(&runs), "0 600");
+    // Another GPU goes on.
+    let settle = |ledger: &mut Ledger, end: u64| {
+        let closed = vec![whole(1, (after(end - 900), after(end)), "user:b", 0)];
+        ledger.commit(&LedgerBatch { now: after(end), closed, ..LedgerBatch::default() }).unwrap();
+    };
+    for end in (900..=4_500).step_by(900) {
+        settle(&mut ledger, end);
+        assert_eq!(world.sql::<String>(&runs), "0 600", "it may be back");
+    }
+    settle(&mut ledger, 5_400);
+    assert_eq!(world.sql::<String>(&runs), "0 600,615 1215");
+    assert_eq!(world.sql::<String>("SELECT evidence FROM gpu WHERE id = 1"), "{}");
+}
+
+#[test]
+fn thousands_of_short_steps_leave_little_open_and_all_of_them_have_their_rows() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Default::default());
+    register_gpus(&mut ledger, 1);
+    // Two short jobs in each window.
+    let mut longest = 0;
+    for place in 0..400 {
+        let mut window =
+            windows(&[Tick { seconds: 15, busy: 2_500, present: [true, true], sm: Some(100) }]).remove(0);
+        let length = window.settlement.to.since(window.settlement.from);
+        let from = after(15 * place);
+        (window.settlement.from, window.settlement.to) = (from, from.plus(length));
+        let id = |user: &HolderId| {
+            if user.is_remainder() { user.clone() } else { holder(&format!("{user}{place}")) }
+        };
+        window.settlement.rows.iter_mut().for_each(|row| row.holder = id(&row.holder));
+        let evidence = std::mem::take(&mut window.settlement.evidence);
+        for (key, shapes) in evidence.shapes {
+            let key = ShapeKey { hour: from.floor(HOUR), holder: id(&key.holder), ..key };
+            window.settlement.evidence.shapes.insert(key, shapes);
+        }
+        for (key, run) in evidence.runs {
+            let run = Run { holder: id(&run.holder), begin: from, end: from.plus(length), ..run };
+            let key = RunKey { workload: id(&key.workload), begin: from, ..key };
+            window.settlement.evidence.runs.insert(key, run);
+        }
+        commit(&mut ledger, &window);
+        longest = longest.max(world.sql::<i64>("SELECT length(evidence) FROM gpu"));
+    }
+    assert!(longest < 40_000, "{longest} characters");
+    commit(&mut ledger, &whole(0, (after(6_000), after(9_600)), "user:z", 0));
+    let sums = "SELECT concat_ws(' ', count(*), sum(shared_ns) / 1000000000) FROM shape WHERE series = ";
+    assert_eq!([0, 1].map(|series| world.sql::<String>(&format!("{sums}{series}"))), ["800 12000"; 2]);
+    let sums = "SELECT concat_ws(' ', count(*), sum(within_ns + used_beyond_ns + used_outside_ns) / 100000000) FROM run";
+    let of_rows = "SELECT concat_ws(' ', count(*), sum(within_ns + used_beyond_ns + used_outside_ns) / 100000000) FROM account
+        JOIN holder ON holder.id = holder WHERE name GLOB 'user:[ab]*'";
+    assert_eq!(world.sql::<String>(sums), world.sql::<String>(of_rows));
+}
+
+#[test]
+fn evidence_that_is_stored_after_its_day_was_exported_is_exported() {
+    let world = World::new();
+    let opening = Opening { machine_id: "a".repeat(32), ..opening(0, Default::default()) };
+    let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+    register_gpus(&mut ledger, 1);
+    let tick = Tick { seconds: 3_600, busy: 2_500, present: [true, false], sm: None };
+    windows(&[tick]).iter().for_each(|window| commit(&mut ledger, window));
+    let directory = tempfile::tempdir().unwrap();
+    let shapes = || -> u64 {
+        let exports = ExportDirectory(directory.path());
+        write_days(&mut Reader::open(&world.path()).unwrap(), exports, || false).unwrap();
+        let day = &exports.days().unwrap()[0];
+        let revision = DayFile::open(&day.path).unwrap().header().revision;
+        let evidence = read_evidence(&ExportDirectory::evidence_beside(&day.path), &revision).unwrap();
+        let shapes = evidence.expect("evidence of the account's revision").shapes;
+        shapes.iter().map(|shape| shape.shape.0.iter().sum::<u64>() / SECOND).sum()
+    };
+    assert_eq!(shapes(), 45 * 60, "the hour that is over");
+    ledger.commit(&LedgerBatch { now: after(2 * 86_400), ..LedgerBatch::default() }).unwrap();
+    assert_eq!(shapes(), 3_600);
 }
 
 #[test]
