@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use super::account::ENERGY;
 use super::{Meter, Policy, TrackedGpu};
-use crate::accounting::batches::{LedgerBatch, OpenIncidents, StickyFaults, XidSums};
+use crate::accounting::batches::{LedgerBatch, OpenIncidents, SeenXids, StickyFaults, XidSums};
 use crate::meter::health::{HealthInput, HealthInputs, INPUT_SOURCES, Judge, Reachability, ReceivedEvents};
 use crate::model::catalogue::{PointId, points_of, xid};
 use crate::model::frame::Tier;
@@ -38,7 +38,7 @@ pub(super) struct GpuHealthTracker {
     pub(super) most_links_up: u32,
     stored: StoredFaults,
     /// The rules that the ledger was told last; none before the first.
-    incidents: Option<BTreeSet<Arc<str>>>,
+    pub(super) incidents: Option<BTreeSet<Arc<str>>>,
 }
 
 #[derive(Clone, Default, PartialEq)]
@@ -107,7 +107,13 @@ static INPUTS: LazyLock<Vec<(HealthInput, InputPoints)>> = LazyLock::new(|| {
 });
 
 impl Meter {
-    pub(super) fn receive_events(&mut self, now: Stamp, xids: Vec<XidCount>, notices: &[NoticeCount]) {
+    pub(super) fn receive_events(
+        &mut self,
+        now: Stamp,
+        xids: Vec<XidCount>,
+        notices: &[NoticeCount],
+        batch: &mut LedgerBatch,
+    ) {
         let all = std::mem::take(&mut self.unplaced.waiting).into_iter().chain(xids);
         let here = self.gpus.values().filter(|gpu| !gpu.location.is_elsewhere());
         let by_address: BTreeMap<PciAddress, Arc<str>> =
@@ -118,7 +124,11 @@ impl Meter {
                 GpuName::Pci(address) => by_address.get(address),
             };
             match uuid.and_then(|uuid| self.gpus.get_mut(uuid)) {
-                Some(gpu) => gpu.receive_xid(&xid),
+                Some(gpu) => {
+                    let (uuid, at) = (Arc::clone(&gpu.id.uuid), self.timeline.at(xid.last.boottime));
+                    let seen = SeenXids { gpu: uuid, code: xid.xid, from: at, to: at };
+                    batch.seen_xids.extend(gpu.receive_xid(&xid).then_some(seen));
+                }
                 None => self.unplaced.add(xid, now),
             }
         }
@@ -136,7 +146,9 @@ impl Meter {
             let before = Arc::clone(&gpu.health.verdict);
             gpu.judge(now, &self.policy);
             let is_first = gpu.health.incidents.is_none();
-            if is_first || !Arc::ptr_eq(&before, &gpu.health.verdict) {
+            // Until a GPU is read first, what an earlier run of the agent found still holds.
+            let is_known = gpu.frame.is_some() || gpu.location.is_missing() || gpu.location.is_elsewhere();
+            if is_known && (is_first || !Arc::ptr_eq(&before, &gpu.health.verdict)) {
                 batch.incidents.extend(gpu.health.take_incidents(&gpu.id.uuid, batch.now));
             }
             let failed = gpu.health.failed.map(|failed| failed.utc);
@@ -190,14 +202,15 @@ impl TrackedGpu {
         read.or_else(|| PciAddress::parse(&self.location.bus))
     }
 
-    fn receive_xid(&mut self, xid: &XidCount) {
+    /// Counts an XID; returns whether the other source had not reported it, and its code is one of those that are kept.
+    fn receive_xid(&mut self, xid: &XidCount) -> bool {
         // Without MIG some drivers send instance 0, which there is not.
         let is_divided = self.frame.as_ref().is_some_and(|frame| frame.identity.mig);
         let gpu_instance = xid.gpu_instance.filter(|_| is_divided);
         let xid = &XidCount { gpu_instance, ..xid.clone() };
         let new = self.xids.count_reported(xid);
         if new == 0 {
-            return;
+            return false;
         }
         let (count, gpu_instance) = self.health.received.xids.entry(xid.xid).or_default();
         *count = count.saturating_add(new);
@@ -205,6 +218,7 @@ impl TrackedGpu {
         if xid::fails_slot(xid.xid) {
             self.health.failed = Some(xid.last);
         }
+        self.xids.has_code(xid.xid)
     }
 
     fn judge(&mut self, now: Stamp, policy: &Policy) {

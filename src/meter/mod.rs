@@ -349,7 +349,7 @@ impl Meter {
         self.assign_indices();
         self.match_grants();
         self.find_conflicts();
-        self.receive_events(now, std::mem::take(&mut inputs.xids), &inputs.notices);
+        self.receive_events(now, std::mem::take(&mut inputs.xids), &inputs.notices, &mut batch);
         self.sxids.add(&inputs.sxids);
         self.settle(&inputs.identities, &mut batch);
         self.judge(now, &mut batch);

@@ -74,6 +74,7 @@ impl Meter {
                 batch.resumed.push(Resumed { gpu: Arc::clone(uuid), at: batch.now });
             }
             gpu.account.bridge_nothing();
+            gpu.health.incidents = None;
             if gpu.location.is_missing() {
                 gpu.account.mark_lost();
             }

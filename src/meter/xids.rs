@@ -58,6 +58,10 @@ impl Xids {
         new
     }
 
+    pub(super) fn has_code(&self, code: u32) -> bool {
+        self.counted.codes.contains_key(&code)
+    }
+
     /// The published counts by action, in the catalogue's order.
     pub(super) fn actions(&self) -> Vec<u64> {
         Action::ALL

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::counters::{CounterKey, HolderCounter, TenantKey};
-use super::faults::{OpenIncidents, StickyFaults, XidSums};
+use super::faults::{OpenIncidents, SeenXids, StickyFaults, XidSums};
 use super::month::MonthCosts;
 use crate::accounting::billing::RateSchedule;
 use crate::accounting::tenants::RuleSchedule;
@@ -21,6 +21,8 @@ pub struct LedgerBatch {
     pub sticky_faults: Vec<StickyFaults>,
     /// The open incidents of the GPUs on which one began or ended, in order of time.
     pub incidents: Vec<OpenIncidents>,
+    /// In order of time.
+    pub seen_xids: Vec<SeenXids>,
     pub xids: Vec<XidSums>,
     /// Versions of holders that are new, or of which more is known. A holder that occurs only in a row has the facts in its
     /// id.

@@ -34,6 +34,19 @@ pub struct OpenIncidents {
     pub kinds: BTreeSet<Arc<str>>,
 }
 
+/// XID errors of one code of a GPU, none longer after the one before than [`LONGEST_PAUSE`].
+///
+/// [`LONGEST_PAUSE`]: crate::model::LONGEST_PAUSE
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenXids {
+    pub gpu: Arc<str>,
+    pub code: u32,
+    /// When the first was seen, in account time.
+    pub from: Utc,
+    /// When the last was seen.
+    pub to: Utc,
+}
+
 /// XID errors of one GPU since the ledger was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XidSums {

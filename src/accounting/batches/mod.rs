@@ -12,7 +12,7 @@ pub use batch::{
     Acknowledged, ClosedWindow, Expected, GpuRegistration, LedgerBatch, OpenSpans, Resumed, SlotTotal,
 };
 pub use counters::{AccruedCost, CounterKey, HolderCounter, TenantKey};
-pub use faults::{OpenIncidents, StickyFaults, XidSum, XidSums};
+pub use faults::{OpenIncidents, SeenXids, StickyFaults, XidSum, XidSums};
 pub use month::MonthCosts;
 pub use recovered::{Recovered, RecoveredGpu, RecoveredShare};
 pub use timeline::{AccountTimeline, Boot};

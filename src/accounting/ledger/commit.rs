@@ -111,8 +111,10 @@ fn store_batch(draft: &mut TransactionDraft<'_>, batch: &LedgerBatch) -> Result<
     for open in &batch.incidents {
         incidents::store_open(connection, open)?;
     }
+    for seen in &batch.seen_xids {
+        incidents::store_xids(connection, seen)?;
+    }
     for sums in &batch.xids {
-        incidents::store_xids(connection, sums, batch.now)?;
         if xids::store(connection, sums, &draft.base.boot_id)? {
             draft.changes.xids.push(sums.clone());
         }

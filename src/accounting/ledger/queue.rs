@@ -13,10 +13,10 @@ use parking_lot::{Condvar, Mutex};
 
 use super::merge::merge_best_pair;
 use crate::accounting::batches::{
-    ClosedWindow, Expected, GpuRegistration, LedgerBatch, OpenIncidents, OpenSpans, Resumed, StickyFaults,
-    XidSums,
+    ClosedWindow, Expected, GpuRegistration, LedgerBatch, OpenIncidents, OpenSpans, Resumed, SeenXids,
+    StickyFaults, XidSums,
 };
-use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
+use crate::model::{Holder, HolderId, LONGEST_PAUSE, Microjoules, Span, Utc};
 
 #[derive(Debug, Default)]
 pub struct LedgerQueue {
@@ -52,6 +52,7 @@ struct GpuQueue {
     sticky_faults: Option<StickyFaults>,
     /// The last changes.
     incidents: Vec<OpenIncidents>,
+    seen_xids: Vec<SeenXids>,
     xids: Option<XidSums>,
     closed: Vec<ClosedWindow>,
     resumed: Vec<Resumed>,
@@ -65,7 +66,8 @@ impl LedgerQueue {
     /// Windows that may wait per GPU: one hour.
     pub const WINDOWS: usize = 240;
 
-    /// Changes of incidents that may wait per GPU; of more the oldest are left out, since each has all that are open.
+    /// Changes of incidents that may wait per GPU, and times of XIDs; of more the oldest are left out. Each change has all incidents
+    /// that are open.
     const INCIDENTS: usize = 100;
 
     /// Adds a batch without waiting for the disk.
@@ -128,6 +130,9 @@ impl QueuedWork {
             let incidents = &mut self.gpu(&open.gpu).incidents;
             incidents.push(open);
             incidents.drain(..incidents.len().saturating_sub(LedgerQueue::INCIDENTS));
+        }
+        for seen in batch.seen_xids {
+            self.gpu(&seen.gpu).add_seen_xids(seen);
         }
         for sums in batch.xids {
             let queue = self.gpu(&sums.gpu);
@@ -198,6 +203,7 @@ impl GpuQueue {
         batch.expected.extend(self.expected);
         batch.sticky_faults.extend(self.sticky_faults);
         batch.incidents.extend(self.incidents);
+        batch.seen_xids.extend(self.seen_xids);
         batch.xids.extend(self.xids);
         batch.closed.extend(self.closed);
         batch.resumed.extend(self.resumed);
@@ -209,6 +215,15 @@ impl GpuQueue {
         if !spans.is_empty() || self.energy_counter.is_some() {
             batch.open.push(OpenSpans { gpu, spans, energy_counter: self.energy_counter });
         }
+    }
+
+    /// Adds XIDs to those of their code, so that a storm of them costs no memory.
+    fn add_seen_xids(&mut self, seen: SeenXids) {
+        match self.seen_xids.iter_mut().rfind(|known| known.code == seen.code) {
+            Some(last) if seen.from.since(last.to) < LONGEST_PAUSE => last.to = last.to.max(seen.to),
+            _ => self.seen_xids.push(seen),
+        }
+        self.seen_xids.drain(..self.seen_xids.len().saturating_sub(LedgerQueue::INCIDENTS));
     }
 
     fn drop_settled_spans(&mut self, end: Utc) {

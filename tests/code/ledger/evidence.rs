@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::accounting::batches::{ClosedWindow, LedgerBatch, OpenIncidents, Resumed, XidSum, XidSums};
+use gpumeter::accounting::batches::{ClosedWindow, LedgerBatch, OpenIncidents, Resumed, SeenXids};
 use gpumeter::accounting::billing::DayEvidence;
 use gpumeter::accounting::day_files::{DayFile, DayPath, ExportDirectory, read_evidence, write_days};
 use gpumeter::accounting::ledger::{Ledger, Opening, Reader, Retention};
@@ -322,22 +322,22 @@ fn incidents_begin_and_end_with_the_verdict_and_xids_of_a_storm_are_one() {
         at: after(seconds),
         kinds: kinds.iter().map(|kind| (*kind).into()).collect(),
     };
-    let xids = |count| {
-        let sum = XidSum { count, ..XidSum::default() };
-        vec![XidSums { gpu: uuid(1), codes: [(79, sum)].into(), ..XidSums::default() }]
-    };
-    let commit = |ledger: &mut Ledger, seconds, incidents: Vec<OpenIncidents>, xids: Vec<XidSums>| {
-        let batch = LedgerBatch { now: after(seconds), incidents, xids, ..LedgerBatch::default() };
+    let xids = |from, to| vec![SeenXids { gpu: uuid(1), code: 79, from: after(from), to: after(to) }];
+    let commit = |ledger: &mut Ledger, incidents: Vec<OpenIncidents>, seen_xids: Vec<SeenXids>| {
+        let batch = LedgerBatch { now: after(3_600), incidents, seen_xids, ..LedgerBatch::default() };
         ledger.commit(&batch).unwrap();
     };
-    commit(&mut ledger, 10, vec![open(10, &["lost"])], xids(1));
-    commit(&mut ledger, 20, vec![open(18, &["lost", "hot"]), open(20, &["hot"])], Vec::new());
+    commit(&mut ledger, vec![open(10, &["lost"])], xids(10, 10));
+    commit(&mut ledger, vec![open(18, &["lost", "hot"]), open(20, &["hot"])], Vec::new());
     drop(ledger);
-    // After a restart the agent tells all that is open, and the same sums of XIDs.
+    // After a restart the agent tells all that is open.
     let (mut ledger, _) = world.open(30, Default::default());
-    commit(&mut ledger, 30, vec![open(30, &["hot"])], xids(1));
-    commit(&mut ledger, 300, Vec::new(), xids(5));
-    commit(&mut ledger, 601, vec![open(601, &[])], xids(6));
+    commit(&mut ledger, vec![open(30, &["hot"])], xids(300, 309));
+    // A reading at its limit.
+    let flaps = (40..600).step_by(40).flat_map(|at| [open(at, &[]), open(at + 20, &["hot"])]);
+    commit(&mut ledger, flaps.collect(), xids(609, 609));
+    commit(&mut ledger, vec![open(620, &[]), open(919, &["hot", "lost"]), open(930, &[])], Vec::new());
+    commit(&mut ledger, vec![open(1_230, &["hot"]), open(1_240, &[])], Vec::new());
     let seconds = |column: &str| format!("({column} - {}) / 1000000000", after(0).0);
     let sql = format!(
         "SELECT group_concat(incident, ', ') FROM (SELECT concat_ws(' ', kind, code, {}, {}) AS incident FROM incident
@@ -345,7 +345,10 @@ fn incidents_begin_and_end_with_the_verdict_and_xids_of_a_storm_are_one() {
         seconds("from_ns"),
         seconds("to_ns")
     );
-    assert_eq!(world.sql::<String>(&sql), "hot 0 18 601, lost 0 10 20, xid 79 10 300, xid 79 601 601");
+    assert_eq!(
+        world.sql::<String>(&sql),
+        "hot 0 18 930, hot 0 1230 1240, lost 0 10 20, lost 0 919 930, xid 79 10 309, xid 79 609 609"
+    );
     let retention = Retention { minutes: Nanoseconds(0), quarter_hours: Nanoseconds(0) };
     ledger.commit(&LedgerBatch { now: after(2 * 86_400), ..LedgerBatch::default() }).unwrap();
     while ledger.retain(retention).unwrap() {}

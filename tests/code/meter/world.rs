@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gpumeter::accounting::batches::{CounterKey, Recovered};
 use gpumeter::accounting::billing::{BillLine, BillRequest};
-use gpumeter::accounting::ledger::{Cause, Ledger, LedgerQueue, Opening, Reader};
+use gpumeter::accounting::ledger::{Cause, Ledger, LedgerQueue, Opening, Reader, Retention};
 use gpumeter::holders::host::Pci;
 use gpumeter::holders::{Allocation, IdentifiedProcess, Identities};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
@@ -49,6 +49,8 @@ pub(crate) struct World {
     /// Whether each tick tries to open the ledger, which waits for the clock.
     awaits_clock: bool,
     queue: LedgerQueue,
+    /// Whether the disk hangs.
+    is_held: bool,
     acknowledged: Vec<gpumeter::accounting::batches::Acknowledged>,
     snapshot: Option<Arc<Snapshot>>,
     /// What the ledger has committed, by slot and holder.
@@ -101,6 +103,7 @@ impl World {
             opened_late: None,
             awaits_clock: false,
             queue: LedgerQueue::default(),
+            is_held: false,
             acknowledged: Vec::new(),
             snapshot: None,
             of_slots: BTreeMap::new(),
@@ -594,6 +597,21 @@ impl World {
         self.now.utc.0 / SECOND
     }
 
+    /// Takes all steps of retention.
+    pub(crate) fn retain(&mut self, retention: Retention) {
+        while self.ledger.as_mut().unwrap().retain(retention).unwrap() {}
+    }
+
+    /// From the next tick on batches wait.
+    pub(crate) fn hold_commits(&mut self) {
+        self.is_held = true;
+    }
+
+    /// The next tick commits all that waits.
+    pub(crate) fn release_commits(&mut self) {
+        self.is_held = false;
+    }
+
     /// Advances time without a tick.
     pub(crate) fn skip_ticks(&mut self, seconds: u64) {
         self.advance(seconds * SECOND);
@@ -635,6 +653,9 @@ impl World {
         self.snapshot = Some(ticked.snapshot);
         let Some(ledger) = &mut self.ledger else { return };
         self.queue.offer(ticked.batch);
+        if self.is_held {
+            return;
+        }
         let batch = self.queue.wait_for_batch(std::time::Duration::ZERO).unwrap();
         let acknowledged = ledger.commit(&batch).unwrap();
         let own = acknowledged.counters.iter().filter(|(key, _)| *key.gpu == *UUID);

@@ -9,7 +9,7 @@ use super::events::{GpuFailure, PastEvent, PastEventKind, events, failures, inci
 use super::gpu::{NodeContext, PastGpu};
 use super::runs::PastRun;
 use super::times::minutes;
-use crate::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch, XidSums};
+use crate::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch, SeenXids, XidSums};
 use crate::accounting::billing::PriceBook;
 use crate::accounting::ledger::{Error, Ledger, Opening, Retention};
 use crate::accounting::tenants::{Decision, TenantRules};
@@ -205,6 +205,7 @@ impl<'a> NodeWriter<'a> {
         *sums.actions.entry(xid::find(*code).action.name().into()).or_default() += 1;
         let seen = sums.codes.entry(*code).or_default();
         (seen.count, seen.last) = (seen.count + 1, now);
+        self.batch.seen_xids.push(SeenXids { gpu: Arc::clone(gpu), code: *code, from: now, to: now });
         self.batch.xids.push(sums.clone());
         self.commit(now)
     }
