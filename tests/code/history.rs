@@ -202,7 +202,7 @@ fn the_ledger_has_the_evidence_of_runs_shapes_and_faults_that_an_agent_would_lea
     };
     // Seven jobs have ended, each with two hours of idle tail; the eighth goes on.
     let runs = numbers(
-        "SELECT end_ns - begin_ns, end_ns - last_use_ns, memory_peak_bytes >> 30 FROM run JOIN holder ON holder.id = holder
+        "SELECT end_ns - begin_ns, end_ns - last_use_ns, memory_peak_kib >> 20 FROM run JOIN holder ON holder.id = holder
          WHERE holder.name LIKE 'slurm:c/%' ORDER BY end_ns",
     );
     assert_eq!(runs.len(), 7, "{runs:?}");

@@ -1,4 +1,5 @@
-//! The amounts as columns of the tables `account` and `counter`.
+//! The amounts as columns of the tables `account` and `counter`. Their units are those of the model, but for maxima of memory: of
+//! each row they need two bytes less in KiB, in which memory is given out.
 
 use rusqlite::Row;
 
@@ -9,6 +10,8 @@ pub(super) const ACCOUNT: &[Amount] = AMOUNTS;
 
 /// The columns of `counter`: the first of those.
 pub(super) const COUNTER: &[Amount] = AMOUNTS.split_at(11).0;
+
+const KIB: u64 = 1024;
 
 /// An SQL expression of each column, joined by the text `between`.
 pub(super) fn join_expressions(
@@ -21,11 +24,19 @@ pub(super) fn join_expressions(
 
 /// The names of columns, separated by commas.
 pub(super) fn names(columns: &[Amount]) -> String {
-    join_expressions(columns, ",", |column| column.name.to_owned())
+    join_expressions(columns, ",", name)
+}
+
+/// The name of a column.
+pub(super) fn name(amount: &Amount) -> String {
+    match amount.kind {
+        AmountKind::Maximum => amount.name.replace("_bytes", "_kib"),
+        AmountKind::Counted | AmountKind::Reported => amount.name.to_owned(),
+    }
 }
 
 pub(super) fn addition(column: &Amount) -> String {
-    let name = column.name;
+    let name = name(column);
     match column.kind {
         AmountKind::Counted => format!("{name}={name}+excluded.{name}"),
         AmountKind::Reported => format!("{name}={name}+min(excluded.{name},{}-{name})", i64::MAX),
@@ -36,7 +47,11 @@ pub(super) fn addition(column: &Amount) -> String {
 pub(super) fn store(columns: &[Amount], amounts: &Amounts, values: &mut [i64]) -> rusqlite::Result<()> {
     for (column, value) in columns.iter().zip(values) {
         let amount = column.of(amounts);
-        *value = if column.kind == AmountKind::Counted { stored(amount)? } else { clamped(amount) };
+        *value = match column.kind {
+            AmountKind::Counted => stored(amount)?,
+            AmountKind::Reported => clamped(amount),
+            AmountKind::Maximum => clamped(amount.div_ceil(KIB)),
+        };
     }
     Ok(())
 }
@@ -44,7 +59,9 @@ pub(super) fn store(columns: &[Amount], amounts: &Amounts, values: &mut [i64]) -
 pub(super) fn load(columns: &[Amount], row: &Row<'_>, first: usize) -> rusqlite::Result<Amounts> {
     let mut amounts = Amounts::default();
     for (index, column) in columns.iter().enumerate() {
-        *column.of_mut(&mut amounts) = loaded(row, first + index)?;
+        let value = loaded(row, first + index)?;
+        let is_in_kib = column.kind == AmountKind::Maximum;
+        *column.of_mut(&mut amounts) = if is_in_kib { value.saturating_mul(KIB) } else { value };
     }
     Ok(amounts)
 }

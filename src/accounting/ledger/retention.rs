@@ -213,7 +213,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut ledger = full(directory.path());
         let sums = |ledger: &Ledger| -> (i64, i64, i64, i64, i64) {
-            let sql = "SELECT (SELECT sum(slot_ns) FROM minute), sum(within_ns), sum(memory_byte_seconds), max(memory_peak_bytes), max(grade)
+            let sql = "SELECT (SELECT sum(slot_ns) FROM minute), sum(within_ns), sum(memory_byte_seconds), max(memory_peak_kib), max(grade)
                        FROM account";
             let row = |row: &rusqlite::Row<'_>| {
                 Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))

@@ -176,7 +176,7 @@ CREATE TABLE account (
     memory_byte_seconds INTEGER NOT NULL, -- resident memory x time
     energy_waiting_uj   INTEGER NOT NULL, -- energy above idle power while its processes waited
     measured_ns         INTEGER NOT NULL, -- the part of used whose split was measured
-    memory_peak_bytes   INTEGER NOT NULL, -- most resident memory of a tick; 0: none was reported
+    memory_peak_kib     INTEGER NOT NULL, -- most resident memory of a tick, in KiB; 0: none was reported
     grade               INTEGER NOT NULL, -- worst: 0 measured, 1 split_by_activity, 2 split_by_holding, 3 split_by_memory,
                                           -- 4 split_equally, 5 unknown
     method              INTEGER NOT NULL, -- worst: 0 observed, 1 bridged
@@ -249,7 +249,7 @@ CREATE TABLE run (
     memory_byte_seconds INTEGER NOT NULL,
     energy_waiting_uj   INTEGER NOT NULL,
     measured_ns         INTEGER NOT NULL,
-    memory_peak_bytes   INTEGER NOT NULL,
+    memory_peak_kib     INTEGER NOT NULL,
     PRIMARY KEY (end_ns, gpu, gpu_instance, holder)
 ) STRICT, WITHOUT ROWID;
 

@@ -171,8 +171,8 @@ fn a_run_ends_when_its_workload_was_not_seen_for_five_minutes_and_has_what_it_di
     let seconds = |column: &str| format!("({column} - {}) / 1000000000", after(0).0);
     let times = ["begin_ns", "first_use_ns", "last_use_ns", "end_ns"].map(seconds).join(",");
     assert_eq!(text(&format!("concat_ws(' ', {times})")), "0 60 700 745");
-    let gigabyte = 1_i64 << 30;
-    let sums = "concat_ws(' ', idle_1m, idle_5m, idle_5m_ns / 1000000000, (within_ns + idle_ns) / 1000000000, energy_waiting_uj, memory_peak_bytes)";
+    let gigabyte = 1_i64 << 20;
+    let sums = "concat_ws(' ', idle_1m, idle_5m, idle_5m_ns / 1000000000, (within_ns + idle_ns) / 1000000000, energy_waiting_uj, memory_peak_kib)";
     let waiting = 40 * (60 + 400 + 45);
     assert_eq!(text(sums), format!("0 1 400 545 {waiting} {}", 400 * gigabyte));
     // The memory of a moment is that of one tick, and the use of others is none of the run's.

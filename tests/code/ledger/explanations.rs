@@ -211,7 +211,7 @@ fn the_use_of_a_job_is_that_of_its_steps_too() {
         let used = Use { within: busy * SECOND, ..Use::default() };
         let mut rows = vec![row(JOB, held, Use::default()), row("slurm:alpha/7.0", Parts::default(), used)];
         (rows[0].amounts.memory_byte_seconds, rows[0].amounts.memory_peak) = (0, 0);
-        (rows[1].amounts.memory_byte_seconds, rows[1].amounts.memory_peak) = (from * 15, from + 1);
+        (rows[1].amounts.memory_byte_seconds, rows[1].amounts.memory_peak) = (from * 15, (from + 1) << 10);
         commit(&mut ledger, from + 16, closed(0, (after(from), after(from + 15)), rows));
     }
     let found = explain(&world, &[("job", "7")], &VisibleAccount::Everything);
@@ -221,6 +221,6 @@ fn the_use_of_a_job_is_that_of_its_steps_too() {
     };
     let seconds = Nanoseconds::from_seconds;
     // The last tick has the most memory; minutes 1 to 3 are between two others.
-    let expected = (START, after(300), 286, seconds(20 + 40 + 40), seconds(180));
+    let expected = (START, after(300), 286 << 10, seconds(20 + 40 + 40), seconds(180));
     assert_eq!((usage(JOB), usage("slurm:alpha/7.0")), (expected, expected));
 }

@@ -32,7 +32,7 @@ fn sums(world: &World, table: &str, columns: &str) -> String {
 /// The sums of all amounts, as columns.
 fn amounts(amounts: &[Amount]) -> String {
     let sum = |amount: &Amount| match amount.kind {
-        AmountKind::Maximum => format!("max({})", amount.name),
+        AmountKind::Maximum => format!("max({})", amount.name.replace("_bytes", "_kib")),
         _ => format!("sum({})", amount.name),
     };
     amounts.iter().map(sum).collect::<Vec<_>>().join(",")
@@ -119,8 +119,8 @@ fn the_memory_peak_of_a_minute_is_its_largest_tick_and_a_waiting_process_has_the
             if second == 30 { frame.process_without_sample(7).process_without_sample(7) } else { frame }
         });
     }
-    assert_eq!(world.query::<i64>("SELECT max(memory_peak_bytes) FROM account"), 3 << 30);
-    assert_eq!(world.query::<i64>("SELECT count(*) FROM account WHERE memory_peak_bytes > 1 << 30"), 1);
+    assert_eq!(world.query::<i64>("SELECT max(memory_peak_kib) FROM account"), 3 << 20);
+    assert_eq!(world.query::<i64>("SELECT count(*) FROM account WHERE memory_peak_kib > 1 << 20"), 1);
     // The model has no known idle power, so nothing is known to be above it.
     assert_eq!(world.query::<i64>("SELECT sum(energy_waiting_uj) FROM account"), 0);
 }
