@@ -172,3 +172,15 @@ pub(crate) fn described(namespace: &str, name: &str, uid: &str) -> Value {
         "status": { "phase": "Running", "containerStatuses": [{ "name": "main", "containerID": "" }] },
     })
 }
+
+/// A claim as the API server writes it, with these devices and whether each is only watched.
+pub(crate) fn claim(devices: &[(&str, Option<bool>)]) -> Value {
+    let result = |(device, admin): &(&str, Option<bool>)| json!({"request": "gpu", "driver": "gpu.nvidia.com", "pool": "node-1", "device": device, "adminAccess": admin});
+    let results: Vec<Value> = devices.iter().map(result).collect();
+    json!({"metadata": {"uid": "3cae2e45-052c-4b11-80d3-4d7b2d2d3464"}, "status": {"allocation": {"devices": {"results": results}}}})
+}
+
+/// Where the API server has a claim.
+pub(crate) fn claim_path(version: &str, namespace: &str, name: &str) -> String {
+    format!("/apis/resource.k8s.io/{version}/namespaces/{namespace}/resourceclaims/{name}")
+}

@@ -4,7 +4,6 @@
 
 mod account;
 mod bad_input;
-mod claims;
 mod containers;
 mod device;
 mod docker;
@@ -17,12 +16,12 @@ mod health;
 mod history;
 mod jobs;
 mod kubelet;
+mod kubelet_clients;
 mod kubernetes_api;
 mod lifecycle;
 mod mig;
 mod overload;
 mod own_families;
-mod pod_sources;
 mod pods;
 mod reload;
 mod replay;

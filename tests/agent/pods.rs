@@ -1,76 +1,21 @@
-//! Pods on GPUs: the client of the kubelet, and the whole agent beside one.
+//! Pods on GPUs: the whole agent beside a kubelet, and beside an API server with resource claims.
 
 use std::path::{Path, PathBuf};
 
-use gpumeter::holders::kubelet::messages::{ClaimResource, DynamicResource};
-use gpumeter::holders::kubelet::{Error, KubeletSocket};
+use gpumeter::holders::kubelet::messages::{
+    ClaimResource, ContainerResources, DynamicResource, PodResources,
+};
 use gpumeter::model::Nanoseconds;
 use gpumeter::runtime::clock::{ClockPage, PageState, REAL_TIME, system_now};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::kubelet::{Answers, Fault, Kubelet, gpus, log, pod};
-use crate::kubernetes_api::described;
-use crate::running::{Demo, Unheld, bill_lines, held_on_first_gpu, seconds, time_of_first_gpu, wait_until};
-use crate::scrape::Scrape;
-
-fn socket() -> (tempfile::TempDir, PathBuf) {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("pod-resources/kubelet.sock");
-    (directory, socket)
-}
-
-#[test]
-fn the_client_reads_what_a_kubelet_serves() {
-    let (_directory, socket) = socket();
-    let pods = vec![pod("ml", "train-0", "main", &["GPU-a", "GPU-b"])];
-    let allocatable = Some(vec![gpus(&["GPU-a", "GPU-b", "GPU-c"])]);
-    let kubelet = Kubelet::start(&socket, Answers { pods: pods.clone(), allocatable, ..Answers::default() });
-    let client = KubeletSocket::new(&socket).unwrap();
-    assert_eq!(client.list().unwrap().pod_resources, pods);
-    assert_eq!(client.allocatable().unwrap().devices, [gpus(&["GPU-a", "GPU-b", "GPU-c"])]);
-    kubelet.answer(|answers| answers.allocatable = None);
-    assert!(matches!(client.allocatable(), Err(Error::Unsupported { .. })));
-}
-
-#[test]
-fn every_kubelet_fault_has_its_reason_and_a_restart_recovers() {
-    let (_directory, socket) = socket();
-    let client = KubeletSocket::new(&socket).unwrap();
-    assert!(matches!(client.list(), Err(Error::Missing { .. })));
-    let kubelet = Kubelet::start(&socket, Answers::default());
-    assert!(client.list().is_ok());
-    kubelet.answer(|answers| answers.fault = Some(Fault::Error(Code::ResourceExhausted)));
-    let error = client.list().unwrap_err();
-    assert!(matches!(error, Error::Failed { code: Code::ResourceExhausted, .. }), "{error}");
-    assert!(!error.to_string().contains('\n'), "{error}");
-    kubelet.answer(|answers| {
-        answers.fault = None;
-        answers.pods = vec![pod("ml", "train-0", &"long".repeat(5 << 20), &[])];
-    });
-    let error = client.list().unwrap_err();
-    assert!(matches!(error, Error::TooLong { .. }), "{error}");
-    let error = error.to_string();
-    assert!(
-        error.contains("List has more than 16 MiB, the most that is read") && !error.contains("log"),
-        "{error}"
-    );
-    kubelet.answer(|answers| {
-        answers.pods.clear();
-        answers.fault = Some(Fault::Hangup);
-    });
-    assert!(matches!(client.list(), Err(Error::Unreachable { .. } | Error::Failed { .. })));
-    drop(kubelet);
-    assert!(matches!(client.list(), Err(Error::Missing { .. })));
-    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
-    assert!(matches!(client.list(), Err(Error::Unreachable { .. })), "there is no server");
-    std::fs::remove_file(&socket).unwrap();
-    let kubelet = Kubelet::start(&socket, Answers::default());
-    assert!(client.list().is_ok());
-    kubelet.answer(|answers| answers.fault = Some(Fault::BlackHole));
-    let error = client.list().unwrap_err();
-    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
-}
+use crate::kubelet::{Answers, Fault, Kubelet, log, pod};
+use crate::kubernetes_api::{self, Server, account, claim, claim_path, described};
+use crate::running::{
+    Agent, Demo, Unheld, bill_lines, held_on_first_gpu, seconds, time_of_first_gpu, wait_until,
+};
+use crate::scrape::{Scrape, nano};
 
 const SECOND: i128 = 1_000_000_000;
 const UID: &str = "3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
@@ -205,18 +150,7 @@ fn mig_node() -> (Demo, Kubelet, tempfile::TempDir) {
 #[test]
 fn a_mig_instance_is_held_by_uuid_or_by_claim_and_placement() {
     let (demo, kubelet, _scenario) = mig_node();
-    let claim = DynamicResource {
-        claim_name: "claim".into(),
-        claim_namespace: "ml".into(),
-        claim_resources: vec![ClaimResource {
-            driver_name: "gpu.nvidia.com".into(),
-            pool_name: "node-1".into(),
-            device_name: "gpu-3-mig-1g10gb-19-0".into(),
-            share_id: None,
-        }],
-    };
-    let mut claiming = pod("ml", "claiming", "main", &[]);
-    claiming.containers[0].dynamic_resources.push(claim);
+    let claiming = claiming("ml", "claiming", "claim", &["gpu-3-mig-1g10gb-19-0"]);
     // The driver gives a 3g instance at slice 4 the id 2, and a 1g instance at slice 0 the id 7.
     kubelet.answer(|answers| {
         answers.pods = vec![pod("gke", "infer", "main", &["nvidia3/gi2"]), claiming];
@@ -237,46 +171,6 @@ fn a_mig_instance_is_held_by_uuid_or_by_claim_and_placement() {
 fn hold_clock(clock: &ClockPage) {
     let elapsed = clock.state().elapsed_at(system_now().boottime);
     clock.set(PageState { held: true, elapsed, ..clock.state() }).unwrap();
-}
-
-#[test]
-fn a_holding_begins_with_its_container_even_if_listed_later() {
-    let (node, pods_api) = Node::start_described();
-    let clock = ClockPage::open(&node.demo.driver("clock")).unwrap();
-    node.wait_for("half a minute", |page| {
-        page.nano_sum("gpu_slot_seconds_total", &["gpu=\"0\""]) >= 30 * SECOND
-    });
-    // Slowly enough for a tick in each second.
-    clock.run(2 * REAL_TIME).unwrap();
-    let slow = clock.now().boottime;
-    wait_until("six seconds", || clock.now().boottime >= slow + Nanoseconds::from_seconds(6));
-    hold_clock(&clock);
-    // The window of that time stays open for 6 s more, which take a minute, also on a busy machine.
-    let started = clock.now().utc.0 / 1_000_000_000 - 4;
-    let mut described = described("ml", "train-0", UID);
-    let start = jiff::Timestamp::from_second(started.try_into().unwrap()).unwrap();
-    described["status"]["containerStatuses"][0]["state"] =
-        serde_json::json!({"running": {"startedAt": start.to_string()}});
-    pods_api.answer(|answers| answers.described = Some(vec![described]));
-    node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[&node.gpus[0]])]);
-    let lists = node.kubelet.lists();
-    node.log("main", ID);
-    // The second one is asked for after the first was read.
-    wait_until("a list", || node.kubelet.lists() > lists + 1);
-    clock.run(REAL_TIME / 10).unwrap();
-    let holder = format!("k8s:{UID}/main");
-    node.wait_for("the holding", |page| page.has("gpu_holding_ratio", &[&format!("workload=\"{holder}\"")]));
-    hold_clock(&clock);
-    let ledger = node.demo.directory.path().join("ledger.db");
-    let ledger = rusqlite::Connection::open(ledger).unwrap();
-    let first = |with: &str| -> Option<i64> {
-        let query = "SELECT min(from_ns) FROM raw JOIN gpu ON gpu.id = gpu WHERE uuid = ?1 AND from_ns >= ?2 AND span LIKE ?3";
-        let from = i64::try_from(started * 1_000_000_000).unwrap();
-        ledger.query_row(query, (&node.gpus[0], from, with), |row| row.get(0)).unwrap()
-    };
-    let with = format!("%\"{holder}\"%\"kubernetes\"%");
-    wait_until("spans with the holding", || first(&with).is_some());
-    assert_eq!(first(&with), first("%"), "from the first tick after {started} on");
 }
 
 #[test]
@@ -359,36 +253,6 @@ fn a_pod_has_labels_and_owner_and_its_end_ends_the_holding() {
 }
 
 #[test]
-fn a_failing_kubelet_changes_no_holding() {
-    let mut node = Node::start();
-    node.log("main", ID);
-    let gpu = node.gpus[0].clone();
-    node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[&gpu])]);
-    let holds = |page: &Scrape| page.has("gpu_holding_ratio", &["tenant=\"ml\""]);
-    node.wait_for("the holding", holds);
-    for fault in [Fault::Error(Code::Internal), Fault::Hangup] {
-        node.kubelet.answer(|answers| answers.fault = Some(fault));
-        let failed =
-            |page: &Scrape| page.value("gpumeter_resolver_success", &["resolver=\"pods\""]) == Some("0");
-        let page = node.wait_for("the failure", failed);
-        assert!(holds(&page));
-        node.kubelet.answer(|answers| answers.fault = None);
-        node.wait_for("the kubelet's return", |page| !failed(page));
-    }
-    let answers = Answers { pods: vec![pod("ml", "train-0", "main", &[&gpu])], ..Answers::default() };
-    let lists = node.kubelet.lists();
-    let socket = Node::socket(&node.demo);
-    // The old kubelet removes its socket before the new one binds it.
-    let other = Kubelet::start(&socket.with_extension("other"), Answers::default());
-    drop(std::mem::replace(&mut node.kubelet, other));
-    assert!(lists > 0);
-    node.kubelet = Kubelet::start(&socket, answers);
-    let again = || node.kubelet.lists() > 0;
-    let page = node.wait_for("a list of the restarted kubelet", |_| again());
-    assert!(holds(&page));
-}
-
-#[test]
 fn a_restart_while_the_kubelet_is_down_keeps_what_pods_hold() {
     let mut node = Node::start();
     node.log("main", ID);
@@ -415,49 +279,6 @@ fn a_restart_while_the_kubelet_is_down_keeps_what_pods_hold() {
     ));
     node.kubelet = Kubelet::start(&socket, Answers::default());
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &["tenant=\"ml\""]));
-}
-
-#[test]
-fn a_restart_while_the_kubelet_is_slow_keeps_what_pods_hold() {
-    let mut node = Node::start();
-    node.log("main", ID);
-    let gpu = node.gpus[0].clone();
-    let pods = vec![pod("ml", "train-0", "main", &[&gpu])];
-    node.kubelet.answer(|answers| answers.pods = pods.clone());
-    let before =
-        node.wait_for("a minute of the holding", |page| held_on_first_gpu(page, &["ml"]) >= 60 * SECOND);
-    // The demo makes the host's files anew, so this kubelet, which is there from the start, is beside them.
-    let socket = node.demo.directory.path().join("slow/kubelet.sock");
-    let slow = Answers { pods, fault: Some(Fault::BlackHole), ..Answers::default() };
-    let kubelet = Kubelet::start(&socket, slow);
-    let scenario = node._scenario.path().join("scenario.json");
-    let text = std::fs::read_to_string(&scenario).unwrap();
-    let text = text.replace("kubernetes: {", "kubernetes: {socket: /../slow/kubelet.sock, ");
-    std::fs::write(&scenario, text).unwrap();
-    node.demo.kill_and_restart(&["--speed", "30", "--scenario", scenario.to_str().unwrap()]);
-    node.log("main", ID);
-    let is_held = |page: &Scrape| page.has("gpu_holding_ratio", &["tenant=\"ml\"", "source=\"kubernetes\""]);
-    wait_until("a question", || kubelet.lists() > 0);
-    let unheld = Unheld::of(&before);
-    let asked = node.wait_for("the holding without an answer", |page| {
-        unheld.assert_stays(page);
-        is_held(page)
-    });
-    let minute = time_of_first_gpu(&asked) + 60 * SECOND;
-    let waiting = node.wait_for("a minute", |page| {
-        unheld.assert_stays(page);
-        time_of_first_gpu(page) >= minute && is_held(page)
-    });
-    kubelet.answer(|answers| answers.fault = None);
-    node.demo.agent.wait_for_log("the kubelet lists the containers that hold GPUs");
-    let later = time_of_first_gpu(&waiting) + 120 * SECOND;
-    node.wait_for("two minutes", |page| {
-        unheld.assert_stays(page);
-        time_of_first_gpu(page) >= later && is_held(page)
-    });
-    unheld.assert_recovered();
-    kubelet.answer(|answers| answers.pods.clear());
-    node.wait_for("the end of the holding", |page| !is_held(page));
 }
 
 #[test]
@@ -520,32 +341,6 @@ fn a_missing_socket_is_a_failure_where_a_pod_is_on_a_gpu_or_the_kubelets_directo
 }
 
 #[test]
-fn replicas_hold_their_share_and_unknown_devices_are_reported() {
-    let node = Node::start();
-    let replicas: Vec<String> = (0..4).map(|at| format!("{}::{at}", node.gpus[1])).collect();
-    let replicas: Vec<&str> = replicas.iter().map(String::as_str).collect();
-    let hami = format!("{}-0", node.gpus[0]);
-    node.kubelet.answer(|answers| {
-        answers.pods = vec![
-            pod("web", "chat", "main", &replicas[..1]),
-            pod("ml", "notebook", "main", &replicas[1..3]),
-            pod("hami", "shared", "main", &[&hami]),
-        ];
-        answers.allocatable = Some(vec![gpus(&replicas)]);
-    });
-    let share = |page: &Scrape, workload: &str| {
-        let label = format!("workload=\"{workload}\"");
-        page.value("gpu_holding_ratio", &[&label]).map(str::to_owned)
-    };
-    let page = node.wait_for("the holdings", |page| share(page, "k8s:ml/notebook/main").is_some());
-    assert_eq!(share(&page, "k8s:web/chat/main").as_deref(), Some("0.25"));
-    assert_eq!(share(&page, "k8s:ml/notebook/main").as_deref(), Some("0.5"));
-    assert_eq!(share(&page, "k8s:hami/shared/main"), None);
-    let log = node.demo.agent.wait_for_log("is not billed to it");
-    assert!(log.contains(&hami), "{log}");
-}
-
-#[test]
 fn a_container_that_restarts_stays_the_same_holder() {
     let node = Node::start();
     let before = ID.replace("2b18", "0000");
@@ -573,4 +368,155 @@ fn a_namespace_and_a_user_of_one_name_are_named_in_the_log() {
     for words in ["WARN", &pod, "Unix user (user:ml)", "is on one bill"] {
         assert!(line.contains(words), "{words} in {line}");
     }
+}
+
+/// A pod of one container with a claim on these devices.
+fn claiming(namespace: &str, pod: &str, claim: &str, devices: &[&str]) -> PodResources {
+    let device = |device: &&str| ClaimResource {
+        driver_name: "gpu.nvidia.com".into(),
+        pool_name: "node-1".into(),
+        device_name: (*device).into(),
+        share_id: None,
+    };
+    let claim = DynamicResource {
+        claim_name: claim.into(),
+        claim_namespace: namespace.into(),
+        claim_resources: devices.iter().map(device).collect(),
+    };
+    PodResources {
+        name: pod.into(),
+        namespace: namespace.into(),
+        containers: vec![ContainerResources {
+            name: "main".into(),
+            devices: Vec::new(),
+            dynamic_resources: vec![claim],
+        }],
+    }
+}
+
+/// A demo whose agent has that API server and additional configuration of Kubernetes.
+struct MonitoredNode {
+    demo: Demo,
+    kubelet: Kubelet,
+    _place: tempfile::TempDir,
+}
+
+impl MonitoredNode {
+    /// A node of two GPUs: a trainer with a claim on the first, and a monitoring pod with an administrative claim on both.
+    fn start(config: &str, api: Option<&Server>) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let text = json!({
+            "driver_version": "590.48.01", "cycle_seconds": 600, "gpus": [{"profile": "h100", "count": 2}],
+            "processes": [{
+                "pid": 4001, "name": "python3", "gpu": 0,
+                "phases": [{"from": 0, "to": 600, "demand": 0.9, "memory_bytes": 8_589_934_592_u64}],
+                "host": {"uid": 0, "cgroup": format!("/kubepods/burstable/pod{UID}/{ID}")},
+            }],
+            "config": format!("limits: {{birth_delay: 0s}}\nattribution: {{kubernetes: {{{config}}}}}\n"),
+        });
+        let scenario = place.path().join("scenario.json");
+        std::fs::write(&scenario, text.to_string()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut command =
+            Demo::command(directory.path(), &["--speed", "30", "--scenario", scenario.to_str().unwrap()]);
+        if let Some(api) = api {
+            command.env("NODE_IP", &api.address.host);
+            command.env("KUBERNETES_SERVICE_HOST", &api.address.host);
+            command.env("KUBERNETES_SERVICE_PORT", api.address.port.to_string());
+        }
+        let demo = Demo { agent: Agent::start(command), directory };
+        let host = demo.directory.path().join("host");
+        account(&host.join("var/run/secrets/kubernetes.io/serviceaccount"), "ca");
+        log(&host, ("ml", "train-0", UID), ("main", ID));
+        let page = demo.agent.wait_for("both GPUs", |page| page.series_of("gpu_up", &[]).count() == 2);
+        for (minor, (name, _)) in page.series_of("gpu_up", &[]).enumerate() {
+            let uuid = name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap();
+            let gpu = host.join(format!("proc/driver/nvidia/gpus/0000:0{minor}:00.0"));
+            std::fs::create_dir_all(&gpu).unwrap();
+            let text = format!("GPU UUID: {uuid}\nDevice Minor: {minor}\n");
+            std::fs::write(gpu.join("information"), text).unwrap();
+        }
+        let answers = Answers {
+            pods: vec![
+                claiming("ml", "train-0", "train", &["gpu-0"]),
+                claiming("monitoring", "dcgm-exporter-x7", "admin-all-gpus", &["gpu-0", "gpu-1"]),
+            ],
+            ..Answers::default()
+        };
+        let kubelet = Kubelet::start(&host.join("var/lib/kubelet/pod-resources/kubelet.sock"), answers);
+        Self { demo, kubelet, _place: place }
+    }
+}
+
+/// Held seconds of a tenant on a GPU.
+fn held(page: &Scrape, gpu: &str, tenant: &str) -> i128 {
+    let labels = [format!("gpu=\"{gpu}\""), format!("tenant=\"{tenant}\"")];
+    page.value("gpu_tenant_held_seconds_total", &[&labels[0], &labels[1]]).map_or(0, nano)
+}
+
+/// A server with the claims of the monitored node.
+fn api_server() -> Server {
+    let claims = [
+        (claim_path("v1", "ml", "train"), claim(&[("gpu-0", None)])),
+        (
+            claim_path("v1", "monitoring", "admin-all-gpus"),
+            claim(&[("gpu-0", Some(true)), ("gpu-1", Some(true))]),
+        ),
+    ];
+    Server::start(kubernetes_api::Answers { claims: claims.into(), ..kubernetes_api::Answers::default() })
+}
+
+#[test]
+fn a_monitoring_claim_takes_nothing_of_a_trainers_gpu_nor_of_idle_ones() {
+    let api = api_server();
+    let ignoring = "ignore: [{namespace: monitoring, pod: 'dcgm-*'}]";
+    for (config, api) in [("", Some(&api)), (ignoring, None)] {
+        let node = MonitoredNode::start(config, api);
+        let page = node
+            .demo
+            .agent
+            .wait_for("two minutes of the trainer", |page| held(page, "0", "ml") >= 120 * SECOND);
+        assert_eq!([held(&page, "0", "monitoring"), held(&page, "1", "monitoring")], [0, 0]);
+        let trainer = [format!("workload=\"k8s:{UID}/main\"")];
+        assert_eq!(page.value("gpu_holding_ratio", &[&trainer[0]]), Some("1"));
+        assert!(held(&page, "1", "__unallocated__") >= 120 * SECOND);
+    }
+}
+
+#[test]
+fn a_change_of_the_log_directories_has_pods_read_once_and_not_with_each_list_that_follows() {
+    let api = api_server();
+    let node = MonitoredNode::start(&format!("kubelet_port: {}", api.address.port), Some(&api));
+    let reads = || api.requested_paths().iter().filter(|path| *path == "/pods").count();
+    wait_until("a read of its pods", || reads() > 0);
+    let before = reads();
+    log(
+        &node.demo.directory.path().join("host"),
+        ("ml", "other-0", &UID.replace("3cae", "4cae")),
+        ("main", ID),
+    );
+    wait_until("a read after the change", || reads() > before);
+    // Where nobody is busy each list is a second after the last one, else up to ten; the pods are read every 30 s besides.
+    let counts = || (reads(), node.kubelet.lists());
+    let begin = counts();
+    wait_until("six lists", || counts().1 >= begin.1 + 6);
+    assert!(counts().0 <= begin.0 + 4, "{:?} and then {:?}", begin, counts());
+}
+
+#[test]
+fn without_the_right_to_read_claims_an_administrative_one_holds_and_the_log_says_so() {
+    let api = api_server();
+    api.answer(|answers| answers.fault = Some(kubernetes_api::Fault::Status(403)));
+    let node = MonitoredNode::start("", Some(&api));
+    let page = node.demo.agent.wait_for("two minutes of the trainer", |page| {
+        held(page, "0", "ml") >= 120 * SECOND && held(page, "1", "monitoring") >= 120 * SECOND
+    });
+    let trainer = [format!("workload=\"k8s:{UID}/main\"")];
+    assert_eq!(page.value("gpu_holding_ratio", &[&trainer[0]]), Some("0.5"));
+    let log = node.demo.agent.wait_for_log("resource claims with administrative access cannot be told");
+    assert!(log.contains("grant the agent's service account get on resourceclaims"), "{log}");
+    api.answer(|answers| answers.fault = None);
+    node.demo
+        .agent
+        .wait_for("the right", |page| page.value("gpu_holding_ratio", &[&trainer[0]]) == Some("1"));
 }
