@@ -34,3 +34,4 @@ mod promql;
 mod push;
 mod rules;
 mod sampler;
+mod web_access;

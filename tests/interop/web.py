@@ -131,10 +131,6 @@ def check(suite):
         wait_for(f"the refusal of {job}", 30, lambda: state_of(job) == "0", prometheus.program)
     wait_for("wrong passwords to be counted", 30,
              lambda: prometheus.query('gpumeter_http_requests_total{code="401"} > 0'), prometheus.program)
-    web.write_text("tls_server_config: {cert_file: gone.crt}\n")
-    wait_for("the refusal of a broken file", 30,
-             lambda: prometheus.query('gpumeter_config_reload_success{job="good"} == 0'), prometheus.program)
-    wait_for("scrapes in spite of a broken file", 30, lambda: state_of("good") == "1", prometheus.program)
 
 
 if __name__ == "__main__":

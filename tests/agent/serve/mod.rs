@@ -2,7 +2,6 @@
 
 pub(crate) mod certificates;
 mod tls;
-mod toolkit;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

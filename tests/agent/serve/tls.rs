@@ -1,74 +1,203 @@
-//! TLS over real sockets: client certificates, handshake timeouts, and what a reload changes.
+//! TLS and users over real sockets: what exporter-toolkit accepts is served as by that, and misbehaving clients are cut off.
+//! Configurations that are refused: `tests/code/web_access.rs`.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use gpumeter::output::serve::ServerLimits;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 
 use super::certificates::{Certificates, Client};
-use super::{Agent, body, patient, rest, status};
+use super::{Agent, patient, rest, status};
 use crate::running::PATIENCE;
 
-const SERVER: &str = "tls_server_config: {cert_file: server.crt, key_file: server.key";
+const PAIR: &str = "cert_file: server.crt, key_file: server.key";
+const SERVER: &str = "tls_server_config: {PAIR}\n";
 
 /// The hash of the password "secret".
 const HASH: &str = "$2y$04$WvSm6pXVbbH21f0PsZDZsO0VSZCvQeBCLDRlCWSdlTKPYxR3xbD2G";
 
 fn start(certificates: &Certificates, text: &str, limits: ServerLimits) -> Agent {
-    let security = certificates.load(text).unwrap();
+    let text = text.replace("PAIR", PAIR);
+    let security = certificates.load(&text).unwrap_or_else(|error| panic!("{text}:\n{error}"));
     Agent::protected(limits, security)
 }
 
-#[test]
-fn pages_are_served_over_tls_only() {
-    let certificates = Certificates::new();
-    let agent = start(&certificates, &format!("{SERVER}}}\n"), patient());
-    let exchange = Client::default().get(&certificates, (agent.address, "/metrics")).unwrap();
-    assert_eq!((status(&exchange.answer), body(&exchange.answer)), (200, &*agent.page_text()));
-    assert!(!exchange.certificate.is_empty());
-    let plain = agent.get("/metrics");
-    assert!(!plain.starts_with("HTTP/"), "{plain}");
-}
-
-#[test]
-fn a_client_needs_a_certificate_of_the_ca_with_an_allowed_name() {
-    let certificates = Certificates::new();
-    certificates.sign("good", &["one.example", "two.example"]);
-    certificates.sign("bad", &["three.example"]);
-    certificates.sign_by_itself("stranger", &["one.example"]);
-    let text = format!(
-        "{SERVER}, client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.crt, \
-         client_allowed_sans: [zero.example, two.example]}}\n"
-    );
-    let agent = start(&certificates, &text, patient());
-    let ask = |certificate| {
-        Client { certificate, ..Client::default() }.get(&certificates, (agent.address, "/metrics"))
-    };
-    assert_eq!(status(&ask(Some("good")).unwrap().answer), 200);
-    for certificate in [None, Some("bad"), Some("stranger")] {
-        assert!(ask(certificate).is_err(), "{certificate:?} was let in");
+/// The result of a request: a status, or `None` if the handshake fails.
+fn request(certificates: &Certificates, agent: &Agent, client: &Client) -> (Option<u16>, String) {
+    match client.get(certificates, (agent.address, "/metrics")) {
+        Ok(exchange) => (Some(status(&exchange.answer)), exchange.cipher),
+        Err(_) => (None, String::new()),
     }
-    assert_eq!(agent.count(200), 1);
 }
 
 #[test]
-fn an_allowed_name_may_be_a_uri() {
+fn web_configurations_that_exporter_toolkit_accepts_are_served() {
     let certificates = Certificates::new();
-    certificates.sign("good", &["one.example"]);
-    let text = format!(
-        "{SERVER}, client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.crt, \
-         client_allowed_sans: [\"spiffe://cluster/prometheus\"]}}\n"
+    let inline = |name: &str| certificates.text(name).replace('\n', "\n    ");
+    let inline = format!(
+        "tls_server_config:\n  cert: |\n    {}\n  key: |\n    {}\n",
+        inline("server.crt"),
+        inline("server.key")
     );
-    let agent = start(&certificates, &text, patient());
-    let client = Client { certificate: Some("good"), ..Client::default() };
-    assert_eq!(status(&client.get(&certificates, (agent.address, "/metrics")).unwrap().answer), 200);
+    let cases: &[(&str, Option<u16>)] = &[
+        ("tls_server_config: {PAIR, client_auth_type: VerifyClientCertIfGiven}", Some(200)),
+        (&inline, Some(200)),
+        ("tls_server_config: {PAIR, curve_preferences: [CurveP256, CurveP384, X25519]}", Some(200)),
+        (
+            "tls_server_config: {PAIR, cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384], max_version: TLS12}\n\
+             http_server_config: {http2: false}",
+            Some(200),
+        ),
+        // Without a CA no client certificate is valid.
+        ("tls_server_config: {PAIR, client_auth_type: RequireAndVerifyClientCert}", None),
+    ];
+    for (text, expected) in cases {
+        let agent = start(&certificates, text, patient());
+        assert_eq!(request(&certificates, &agent, &Client::default()).0, *expected, "{text}");
+    }
+    for text in
+        ["rate_limit: {interval: 0, burst: 0}", "basic_auth_users:\nhttp_server_config: {http2: true}"]
+    {
+        let agent = start(&certificates, text, patient());
+        assert!((0..10).all(|_| status(&agent.get("/metrics")) == 200), "{text}");
+    }
+    let agent = start(&certificates, "rate_limit: {interval: 1s, burst: 0}", patient());
+    assert_eq!(status(&agent.get("/metrics")), 429);
+}
+
+fn only(provider: &mut CryptoProvider, names: &[&str]) {
+    provider.cipher_suites.retain(|suite| names.contains(&suite.suite().as_str().unwrap()));
+}
+
+#[test]
+fn common_cipher_suites_and_curves_are_used_in_the_servers_order() {
+    const SMALL: &str = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
+    const LARGE: &str = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384";
+    let certificates = Certificates::new();
+    let server = |first: &str, second: &str, prefer: bool| {
+        let text = format!(
+            "tls_server_config: {{PAIR, cipher_suites: [{first}, {second}], min_version: TLS12, max_version: TLS12, \
+             prefer_server_cipher_suites: {prefer}}}"
+        );
+        start(&certificates, &text, patient())
+    };
+    let both = Client {
+        algorithms: Some(|provider| {
+            let suites = &ring::ALL_CIPHER_SUITES;
+            let find = |name| *suites.iter().find(|suite| suite.suite().as_str() == Some(name)).unwrap();
+            provider.cipher_suites = vec![find(SMALL), find(LARGE)];
+        }),
+        is_old: true,
+        ..Client::default()
+    };
+    let chosen = |agent: &Agent| request(&certificates, agent, &both);
+    assert_eq!(chosen(&server(SMALL, LARGE, true)), (Some(200), SMALL.to_owned()));
+    assert_eq!(chosen(&server(LARGE, SMALL, true)), (Some(200), LARGE.to_owned()));
+    assert_eq!(chosen(&server(LARGE, SMALL, false)), (Some(200), SMALL.to_owned()));
+    let none_in_common = Client {
+        algorithms: Some(|provider| only(provider, &["TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"])),
+        ..both.clone()
+    };
+    assert_eq!(request(&certificates, &server(SMALL, LARGE, true), &none_in_common).0, None);
+    // With names of TLS 1.3 only, nothing of 1.2 remains, as in the toolkit.
+    let text = "tls_server_config: {PAIR, cipher_suites: [TLS_AES_128_GCM_SHA256]}\nhttp_server_config: {http2: false}";
+    let newest = start(&certificates, text, patient());
+    assert_eq!(request(&certificates, &newest, &both).0, None);
+    assert_eq!(request(&certificates, &newest, &Client::default()).0, Some(200));
+    let agent = start(
+        &certificates,
+        "tls_server_config: {PAIR, min_version: TLS13, curve_preferences: [CurveP384]}",
+        patient(),
+    );
+    let with_curve = |algorithms| {
+        let client = Client { algorithms: Some(algorithms), ..Client::default() };
+        request(&certificates, &agent, &client).0
+    };
+    assert_eq!(with_curve(|provider| provider.kx_groups = vec![ring::kx_group::SECP384R1]), Some(200));
+    assert_eq!(with_curve(|provider| provider.kx_groups = vec![ring::kx_group::X25519]), None);
+    let old = Client { is_old: true, ..Client::default() };
+    assert_eq!(request(&certificates, &agent, &old).0, None, "TLS 1.2 is older than min_version");
+}
+
+#[test]
+fn clients_need_the_certificate_that_the_policy_requires() {
+    let certificates = Certificates::new();
+    certificates.sign_by_itself("first", &["test3"]);
+    certificates.sign_by_itself("second", &["test4"]);
+    certificates.sign("third", &["test5"]);
+    let verdicts = |policy: &str| {
+        let agent = start(
+            &certificates,
+            &format!("tls_server_config: {{PAIR, client_auth_type: {policy}}}"),
+            patient(),
+        );
+        [None, Some("first"), Some("second")]
+            .map(|certificate| request(&certificates, &agent, &Client { certificate, ..Client::default() }).0)
+    };
+    let (yes, no) = (Some(200), None);
+    assert_eq!(verdicts("NoClientCert"), [yes, yes, yes]);
+    assert_eq!(verdicts("RequestClientCert"), [yes, yes, yes]);
+    assert_eq!(verdicts("RequireAnyClientCert"), [no, yes, yes]);
+    assert_eq!(verdicts("RequireClientCert"), [no, yes, yes]);
+    assert_eq!(verdicts("VerifyClientCertIfGiven, client_ca_file: first.crt"), [yes, yes, no]);
+    assert_eq!(verdicts("RequireAndVerifyClientCert, client_ca_file: first.crt"), [no, yes, no]);
+    let names = |names: &str| {
+        verdicts(&format!(
+            "RequireAndVerifyClientCert, client_ca_file: first.crt, client_allowed_sans: [{names}]"
+        ))
+    };
+    assert_eq!(names("one, test3, two"), [no, yes, no]);
+    assert_eq!(names("bad"), [no, no, no]);
+    // A certificate of the CA, whose name is a URI.
+    let agent = start(
+        &certificates,
+        "tls_server_config: {PAIR, client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.crt, \
+         client_allowed_sans: [\"spiffe://cluster/prometheus\"]}",
+        patient(),
+    );
+    let of_ca = Client { certificate: Some("third"), ..Client::default() };
+    assert_eq!(request(&certificates, &agent, &of_ca).0, yes);
+}
+
+#[test]
+fn users_need_the_right_password() {
+    // A low cost, so that the test is quick.
+    let hash = |password: &str| {
+        bcrypt::hash_with_salt(password, 4, [7; 16]).unwrap().format_for_version(bcrypt::Version::TwoY)
+    };
+    let users = format!("basic_auth_users: {{dave: {}, carol: {}}}\n", hash("dave123"), hash("carol123"));
+    let certificates = Certificates::new();
+    let agent = start(&certificates, &format!("{SERVER}{users}"), patient());
+    let verdict = |user| request(&certificates, &agent, &Client { user, ..Client::default() }).0;
+    for (user, expected) in [
+        (None, 401),
+        (Some(("dave", "dave123")), 200),
+        (Some(("carol", "carol123")), 200),
+        (Some(("dave", "bad")), 401),
+        (Some(("nonexistent", "nonexistent")), 401),
+        (Some(("dave", "carol123")), 401),
+        (Some(("dave", "")), 401),
+        (Some(("dave", "dave123")), 200),
+    ] {
+        assert_eq!(verdict(user), Some(expected), "{user:?}");
+    }
+    let plain = start(&certificates, &users, patient());
+    let answer = plain.get("/metrics");
+    assert_eq!(status(&answer), 401);
+    assert!(answer.contains("www-authenticate: Basic"), "{answer}");
+    assert_eq!(
+        status(&plain.get("/nothing-here")),
+        401,
+        "unauthenticated requests get the same status everywhere"
+    );
 }
 
 #[test]
 fn an_endless_tls_handshake_is_cut_off() {
     let certificates = Certificates::new();
     let limits = ServerLimits { head: Duration::from_millis(500), ..patient() };
-    let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
+    let agent = start(&certificates, SERVER, limits);
     let mut silent = agent.connect();
     let mut dripping = agent.connect();
     // A handshake record of 16 KiB that is never completed.
@@ -89,7 +218,7 @@ fn an_endless_tls_handshake_is_cut_off() {
 fn an_idle_tls_connection_is_closed() {
     let certificates = Certificates::new();
     let limits = ServerLimits { head: Duration::from_millis(500), ..patient() };
-    let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
+    let agent = start(&certificates, SERVER, limits);
     // On a busy machine the limit may pass during the handshake; then there is another connection.
     let connect = || {
         let mut stream = Client::default().connect(&certificates, agent.address).unwrap();
@@ -151,7 +280,7 @@ fn ask_over_http2(path: &str) -> hyper::Request<http_body_util::Empty<bytes::Byt
 async fn http2_is_used_if_client_and_configuration_allow_it() {
     use http_body_util::BodyExt;
     let certificates = Certificates::new();
-    let agent = start(&certificates, &format!("{SERVER}}}\n"), patient());
+    let agent = start(&certificates, SERVER, patient());
     let mut sender = speak_http2(&certificates, &agent, 65_535).await;
     for path in ["/metrics", "/metrics", "/api/v1/snapshot"] {
         let answer = sender.send_request(ask_over_http2(path)).await.unwrap();
@@ -159,7 +288,7 @@ async fn http2_is_used_if_client_and_configuration_allow_it() {
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         assert!(body == agent.page_text() || body.starts_with(b"{"));
     }
-    let without = format!("{SERVER}}}\nhttp_server_config: {{http2: false}}\n");
+    let without = format!("{SERVER}http_server_config: {{http2: false}}\n");
     let agent = start(&certificates, &without, patient());
     let client = Client { protocols: &["h2", "http/1.1"], ..Client::default() };
     let mut stream = client.connect(&certificates, agent.address).unwrap();
@@ -172,8 +301,7 @@ async fn an_http2_client_that_does_not_read_is_cut_off() {
     use http_body_util::BodyExt;
     let certificates = Certificates::new();
     let limits = ServerLimits { response: Duration::from_secs(1), ..patient() };
-    let security = certificates.load(&format!("{SERVER}}}\n")).unwrap();
-    let agent = Agent::protected(limits, security);
+    let agent = start(&certificates, SERVER, limits);
     agent.publish(100_000);
     let mut sender = speak_http2(&certificates, &agent, 10).await;
     let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
@@ -194,7 +322,7 @@ async fn await_end(sender: &hyper::client::conn::http2::SendRequest<http_body_ut
 async fn http2_pings_do_not_keep_an_idle_connection_open() {
     let certificates = Certificates::new();
     let limits = ServerLimits { idle: Duration::from_secs(3), ..patient() };
-    let agent = start(&certificates, &format!("{SERVER}}}\nbasic_auth_users: {{a: {HASH}}}\n"), limits);
+    let agent = start(&certificates, &format!("{SERVER}basic_auth_users: {{a: {HASH}}}\n"), limits);
     let mut sender = speak_http2(&certificates, &agent, 65_535).await;
     let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
     assert_eq!(answer.status().as_u16(), 401);
