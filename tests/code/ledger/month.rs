@@ -279,8 +279,12 @@ fn a_month_worked_out_by_hand_is_what_the_bill_says_to_the_last_digit() {
 #[test]
 fn every_grouping_and_zone_of_the_month_has_the_same_total_and_days_have_their_hours() {
     let world = &MONTH;
-    for by in ["workload", "model", "uuid", "day", "account", "tenant,class", "day,model"] {
-        for zone in ["Europe/Zurich", "Asia/Kolkata", "Asia/Kathmandu"] {
+    // The zone decides where days begin, and nothing else.
+    let all = ["day", "day,model", "workload", "model", "uuid", "account", "tenant,class"];
+    for (zone, groupings) in
+        [("Europe/Zurich", &all[..]), ("Asia/Kolkata", &all[..2]), ("Asia/Kathmandu", &all[..2])]
+    {
+        for by in groupings {
             let page = bill(world, &["--by", by, "--time-zone", zone]);
             assert_eq!(amounts(&page)["total"], "3224.5000", "{by} {zone}: {page}");
         }

@@ -79,7 +79,7 @@ def driver_alone(suite, scenario):
 
 @scenario(
     "F19", "5,000 processes, in 24 MiB of memory of its own",
-    "limits of processes and series are reached before memory is, and what is left off is counted",
+    "limits of processes and series are reached before memory is",
     "the most anonymous memory of the process in half a minute, less what the simulated driver, which lives in it, needs "
     "alone. A memory cgroup would not tell: the simulated `/proc` lies on a disk, and its cached files would be charged")
 def little_memory(suite, table):
@@ -103,19 +103,4 @@ def little_memory(suite, table):
     series = len(metrics(body.decode()))
     table.row("series, and the page parses", "<= 20000", str(series),
               0 < series <= 20_000 and bool(samples.of_text(body.decode())))
-    node.end()
-    short_of_series(suite, table, scenario)
-
-
-def short_of_series(suite, table, scenario, most=4_000):
-    """The same processes with a row each, where the limit of series has room for less."""
-    config = f"sampling: {{level: full}}\nlimits: {{processes: 5000, series: {most}}}\n"
-    node = Node(suite, "F19-series", scenario=scenario, config=config)
-    node.wait_up()
-    dropped = lambda found: sum(value for _, value in of(found, "gpumeter_series_dropped_total"))
-    within(10, lambda: dropped(node.metrics()) > 0, node.program)
-    found = node.metrics()
-    left = dropped(found)
-    table.row(f"all of them want series, of which there may be {most}: series, and those left off are counted",
-              f"<= {most}, > 0", f"{len(found)}, {left:.0f}", len(found) <= most and left > 0)
     node.end()
