@@ -56,7 +56,7 @@ def row(name, held, idle, amount, *, key="tenant", remainder=False, budget=None,
         "attributes": {"cost_center": center} if center else {}, "energy_uj": None if kwh is None else str(round(kwh * HOUR_NS)),
         "money": None if amount is None else f"{amount:.9f}", "energy_money": None if amount is None else "0.000000000",
         "co2e_grams": None, "spread": None if spread is None else f"{spread:.9f}", "shown": shown,
-        "budget": budget and {"amount": f"{budget:.2f}", "used": amount / budget}, "before": before}
+        "budget": budget and {"amount": f"{budget:.9f}", "used": amount / budget}, "before": before}
 
 
 def total(rows, priced=True):
@@ -69,7 +69,8 @@ def days_of(rows, first=date(2026, 10, 1), count=31):
     part = lambda one, name, day, place: f"{float(one['shown'][name] or 0) * weight(day, place) / 93:.2f}"
     entry = lambda one, day, place: {"name": one["name"], "held": part(one, "held", day, place), "idle": part(one, "idle", day, place),
                                      "amount": one["money"] and part(one, "amount", day, place)}
-    return [{"day": str(first + timedelta(days=day)), "rows": [entry(one, day, place) for place, one in enumerate(rows[:10])]} for day in range(count)]
+    others = lambda rest, day: [entry(one, day, 0) | {"name": None} for one in rest[:1]]
+    return [{"day": str(first + timedelta(days=day)), "rows": [entry(one, day, place) for place, one in enumerate(rows[:10])] + others(rows[10:], day)} for day in range(count)]
 
 
 def week():
@@ -101,19 +102,19 @@ def usual(**more):
     rows = [
         row("ml", 1234.5, 410.25, 3086.25, budget=3000, center="4711", before={"held": "1100.00", "amount": "2750.00"}, kwh=812.5),
         row("bio", 640, 32, 1600, budget=2500, center="4712", before={"held": "640.00", "amount": "1600.00"}, kwh=460.25),
-        row("physics", 220.75, 180, 551.88, center="4711", before={"held": "0.00", "amount": "0.00"}, kwh=None),
-        row("__unallocated__", 300, 300, 750, remainder=True, kwh=40),
+        row("physics", 220.75, 180, 551.88, center="4711", kwh=None),
+        row("__unallocated__", 300, 300, 750, remainder=True, kwh=40, before={"held": "500.00", "amount": "1250.00"}),
         row("__terms__", 0, 0, -61.25, remainder=True, kwh=None),
     ]
     notices = [{"kind": "missing_node", "text": "gpu-7 has no file for 2026-10-09: its 8 GPUs are not in these sums."},
                {"kind": "conflict", "text": "Two ledgers hold GPU-1 on 2026-10-12; its day is not billed."}]
-    return answer(rows, notices=notices, budget={"amount": "5500.00", "used": 0.953},
-                  statement={"number": 3, "amount": "5900.00", "now": "5926.88", "difference": "26.88"}) | more
+    return answer(rows, notices=notices, budget={"amount": "5500.000000000", "used": 0.953},
+                  statement={"number": 3, "amount": "5900.000000000", "now": "5926.884999999", "difference": "26.884999999"}) | more
 
 
 def with_rest():
     rows = [row(f"slurm:alpha/{number}", 4, 1, 10, key="workload", center="4711" if number % 3 else None) for number in range(200)]
-    rest = row("", 400, 100, 1000, key="workload", filtered=False)
+    rest = row("149 others", 400, 100, 1000, key="workload", filtered=False)
     whole = total([*rows, rest])
     return answer(rows, groups=["workload"], rest=rest, total=whole)
 
@@ -259,6 +260,7 @@ class Costs(Checked):
             self.page.resize(width, 800)
             wide = self.run("document.documentElement.scrollWidth")
             self.expect(wide <= width, f"{where}: at {width} pixels it is {wide} wide")
+        self.axe(f"{where} on a phone")
         self.page.resize(1400, 1000)
 
     def pdf(self):
@@ -313,10 +315,9 @@ def walk(suite, browser, server, scheme):
         page.page.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
         page.wait(f"what is pointed at in {name}", f"[...document.querySelectorAll('.caption')].some((one) => one.textContent.includes({json.dumps(words)}))")
     filters(page, server)
-    dialogs(page)
+    dialogs(page, server)
     buttons(page)
     page.narrow("the report")
-    page.axe("a narrow window")
     page.end()
 
 
@@ -324,6 +325,9 @@ def other_group(query):
     """What a row or a report is made of by another property."""
     key = query["group"]
     rows = [row(f"{key}-{number}", 8 + number, 2, 20, key=key) for number in range(3)]
+    if key == "day":
+        rows = [one | {"name": f"2026-10-0{place}", "values": [f"2026-10-0{place}"], "filter": {"period": f"2026-10-0{place}..2026-10-0{place + 1}"}}
+                for place, one in enumerate(rows, 1)]
     return answer(rows, groups=[key])
 
 
@@ -375,7 +379,7 @@ def filters(page, server):
         page.expect(page.run("document.documentElement.dataset.theme ?? ''") == value, f"theme {value!r}")
 
 
-def dialogs(page):
+def dialogs(page, server):
     is_open, is_closed = "document.querySelector('#details').open", "!document.querySelector('#details').open"
     page.run("history.replaceState(null, '', '?period=last-month'); dispatchEvent(new PopStateEvent('popstate'))")
     page.settled("the report")
@@ -383,6 +387,7 @@ def dialogs(page):
     page.wait("details of a row", f"{is_open} && location.search.includes('open=ml')")
     page.wait("what it is made of", "document.querySelectorAll('#details .inside tbody tr').length === 3")
     page.axe("details")
+    page.narrow("details")
     for name in page.run("[...document.querySelectorAll('#details .inside nav a')].map((one) => one.textContent)"):
         place = page.run(f"[...document.querySelectorAll('#details .inside nav a')].findIndex((one) => one.textContent === {json.dumps(name)}) + 2")
         page.click(f"#details .inside nav a:nth-child({place})")
@@ -394,8 +399,11 @@ def dialogs(page):
                   "2.50 EUR per GPU-hour", "1,800 s × 2.50 EUR per GPU-hour = 1.25 EUR", "50 % was measured per process", "split by memory", "the agent was away"):
         page.expect(words in told, f"the explanation has no {words!r}: {told}")
     page.axe("an explanation")
+    asked = []
+    server.answers["/api/v1/explain"] = lambda query: asked.append(query) or explanation()
     page.click("#details .inside td button")
     page.wait("an explanation of a part", "document.querySelectorAll('#details .explanation').length >= 1 && document.activeElement.tagName === 'H3'")
+    page.expect(asked[-1] == {"from": "2026-10-01", "to": "2026-10-02", "time_zone": "Europe/Zurich", "tenant": "ml"}, f"asked for {asked}")
     page.page.press("Escape")
     page.wait("closed details", f"{is_closed} && !location.search.includes('open=')")
     page.run("history.back()")
@@ -480,7 +488,7 @@ def cases(suite, browser, server, scheme):
     page.expect("PARTIAL" in page.text("#marks") and "Unallocated" not in page.text("#totals"), "a partial report shows more")
     page.end()
 
-    page = of("nothing", answer([], days=[], hours=[], before=None, shares={"idle": None, "unallocated": None, "unavailable": None}))
+    page = of("nothing", answer([], days=[], hours=None, before=None, shares={"idle": None, "unallocated": None, "unavailable": None}))
     page.expect("Nothing is recorded for this period" in page.text("main"), "an empty report says nothing")
     page.expect(page.run("document.querySelector('#days').hidden && document.querySelector('#hours').hidden"), "an empty report has plots")
     page.narrow("nothing")
@@ -489,7 +497,7 @@ def cases(suite, browser, server, scheme):
     opened = usual()
     opened["before"]["period"] |= {"to": "2026-09-28T15:22:00+02:00", "hours": 663.4}
     opened["period"] |= {"to": "2026-10-28T14:22:00+01:00", "asked_to": "2026-11-01T00:00:00+01:00", "open": True, "hours": 663.4}
-    page = of("an open month", opened | {"statement": None, "projection": {"amount": "6610.10", "lowest": "6400.00", "highest": "6900.50"}})
+    page = of("an open month", opened | {"statement": None, "projection": {"amount": "6610.101000000", "lowest": "6400.000000000", "highest": "6900.500000000"}})
     text = page.text("main")
     for wanted in ("still open; the period ends 2026-11-01 00:00", "between 6,400.00 and 6,900.50", "against the same 663 hours of September 2026"):
         page.expect(wanted in text, f"{wanted!r} is not there: {text[:2000]}")
@@ -497,7 +505,7 @@ def cases(suite, browser, server, scheme):
 
     page = of("200 rows", with_rest(), "?group=workload")
     page.expect(len(page.cells("workload")) == 202, f"{len(page.cells('workload'))} rows")
-    page.expect(page.cells("workload")[-2] == "all others", f"the last row is {page.cells('workload')[-2]}")
+    page.expect(page.cells("workload")[-2] == "149 others", f"the last row is {page.cells('workload')[-2]}")
     page.adds_up("EUR")
     page.adds_up("GPU-hours held")
     elements = page.elements()
@@ -572,6 +580,64 @@ def paper(suite, browser, server):
         page.end()
 
 
+def past(suite, browser, scheme):
+    """A node with two months of past: the page's sums are those of `bill`, and the facts behind a row are in sentences."""
+    demo = Demo(suite, "--history", "60d", scenario="cluster", name=f"past-{scheme}")
+    page = Costs(suite, browser, "a node with a past", demo.url, "?period=last-month", scheme=scheme)
+    print(f"first load: {page.page.bytes} bytes over {len(page.page.requests)} requests")
+    page.expect(page.page.bytes <= MOST_COMPRESSED, f"the first load has {page.page.bytes} bytes")
+    page.axe("the report")
+    for group in ("model", "class", "workload", "gpu", "account", "namespace", "user", "day"):
+        page.choose("#group", group)
+        page.settled(f"by {group}", f"location.search.includes('group={group}')")
+        for column in ("USD", "GPU-hours held", "hours used", "kWh"):
+            page.adds_up(column)
+    page.expect(len(page.cells("USD")) - 1 == page.count("#days-table tbody tr"), "not a row for each day")
+    page.run("history.replaceState(null, '', '?period=last-month'); dispatchEvent(new PopStateEvent('popstate'))")
+    page.settled("tenants", "document.querySelector('#title').textContent.includes('by tenant')")
+    shown = {name: amount for name, amount in get_shown(demo, "last-month")}
+    billed = bill_rows(demo, page.run("document.querySelector('#command code').textContent"))
+    page.expect(shown.keys() == billed.keys(), f"the page has {sorted(shown)}, the bill {sorted(billed)}")
+    for name, amount in billed.items():
+        page.expect(abs(amount - shown.get(name, 0)) < 0.01, f"{name}: {shown.get(name)} on the page, {amount} on the bill")
+    page.expect(abs(sum(billed.values()) - sum(shown.values())) < 0.01, "the totals differ")
+    page.click("#rows tbody tr:first-child a.row-name")
+    page.wait("what it is made of", "document.querySelectorAll('#details .inside tbody tr').length > 0")
+    page.click("#details .inside td button")
+    page.wait("an explanation", "document.querySelectorAll('#details .explanation li').length > 2")
+    told = page.text("#details .explanation")
+    page.expect("USD per GPU-hour" in told and "held the GPU for" in told and "its tenant is" in told, f"the explanation is {told[:600]}")
+    page.axe("an explanation")
+    page.page.press("Escape")
+    page.wait("closed details", "!document.querySelector('#details').open")
+    text = page.pdf()
+    for wanted in ("USD", "held", "idle", "used", "kWh", "total"):
+        page.expect(wanted in text, f"not on paper: {wanted}")
+    page.narrow("the report")
+    page.click("#live")
+    page.wait("the live page", "document.querySelectorAll('.tile').length > 0")
+    page.click("#costs")
+    page.wait("the page of costs", "document.querySelector('#report:not([hidden]):not([aria-busy])') !== null")
+    page.end()
+
+
+def get_shown(demo, period):
+    answer = get_json(f"{demo.url}/api/v1/costs", period=period)
+    return [(row["name"], float(row["shown"]["amount"])) for row in answer["rows"]]
+
+
+def bill_rows(demo, command):
+    """The amounts of the command that the page names, by the first property."""
+    words = command.split()
+    printed = subprocess.run([GPUMETER, *words[1:], "--url", demo.url, "--csv"], capture_output=True, text=True)
+    if printed.returncode:
+        raise harness.Failed(f"{command}: {printed.stderr}")
+    rows = {}
+    for line in csv.DictReader(io.StringIO(printed.stdout)):
+        rows[line["tenant"]] = rows.get(line["tenant"], 0) + float(line["amount"])
+    return rows
+
+
 def check(suite):
     browser = Browser(suite)
     demo = Demo(suite)
@@ -582,6 +648,8 @@ def check(suite):
     keyboard(suite, browser, server)
     errors(suite, browser, server)
     paper(suite, browser, server)
+    for scheme in () if SMOKE else ("light", "dark"):
+        past(suite, browser, scheme)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import { h, setText } from "./dom.js";
 import { DASH, grouped, printable, shownName } from "./format.js";
 import { getJson } from "./fetch.js";
 import { explain } from "./costs-explain.js";
-import { amountOf, hoursOf, percentText, rowName } from "./costs-table.js";
+import { amountOf, budgetText, hoursOf, rowName } from "./costs-table.js";
 import { narrowed, pageLink, propertyName, serverQuery } from "./query.js";
 
 const dialog = document.getElementById("details");
@@ -56,10 +56,10 @@ document.getElementById("close-details").addEventListener("click", () => leave()
 function fill(row, answer, query) {
   setText(title, `${answer.groups.map(propertyName).join(", ")}: ${rowName(row)}`);
   only.hidden = !row.filter;
-  only.href = pageLink({ ...query, filters: narrowed(query.filters, row.filter), open: "", inside: "" });
+  if (row.filter) only.href = pageLink(narrowed(query, row.filter));
   const facts = factsOf(row, answer).map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text)));
   const parts = [h("dl", { class: "facts" }, ...facts)];
-  if (row.filter) parts.push(inside(row, answer, query), why(narrowed(query.filters, row.filter), answer, "Why does it cost that?"));
+  if (row.filter) parts.push(inside(row, answer, query), why(narrowed(query, row.filter), answer, "Why does it cost that?"));
   else parts.push(h("p", { class: "note" }, "This row is a sum of several, which no filter selects."));
   body.replaceChildren(...parts);
 }
@@ -68,14 +68,14 @@ function factsOf(row, answer) {
   const { currency } = answer;
   const facts = [
     ["Amount", currency === null ? "" : amountOf(row, currency)],
-    ["Budget", row.budget ? `${percentText(row.budget.used)} of ${grouped(row.budget.amount)} ${currency}` : ""],
+    ["Budget", row.budget ? `${budgetText(row)} ${currency}` : ""],
     ["GPU-hours held", grouped(hoursOf(row, "held"))],
     ["Idle of it", row.shown.idle_share === null ? "" : `${row.shown.idle_share} %`],
     ["Hours used", grouped(hoursOf(row, "used"))],
     ["Energy", row.energy_uj === null ? "not measured" : `${grouped(row.shown.kwh)} kWh`],
     ["Emissions", row.shown.co2e_kg === null ? "" : `${grouped(row.shown.co2e_kg)} kg CO₂e`],
     ["Not priced", row.unpriced_ns !== null && Number(row.unpriced_ns) ? `${grouped(hoursOf(row, "unpriced"))} hours: no price was in force` : ""],
-    ["Before", row.before ? [currency === null ? "" : `${grouped(row.before.amount)} ${currency}`, `${grouped(row.before.held)} GPU-hours`].filter(Boolean).join(", ") : ""],
+    ["Before", row.before ? [currency === null || row.before.amount === null ? "" : `${grouped(row.before.amount)} ${currency}`, `${grouped(row.before.held)} GPU-hours`].filter(Boolean).join(", ") : ""],
     ...Object.entries(row.attributes ?? {}).map(([name, value]) => [printable(name).replaceAll("_", " "), shownName(String(value))]),
   ];
   return facts.filter(([, text]) => text);
@@ -87,7 +87,7 @@ function inside(row, answer, query) {
   const chosen = offered.includes(query.inside) ? query.inside : offered[0];
   const tabs = offered.map((name) => h("a", { class: "button", href: pageLink({ ...query, inside: name }), "aria-current": name === chosen ? "true" : undefined }, `${propertyName(name)}s`));
   const place = h("div", {}, h("p", { class: "note", role: "status" }, "asking…"));
-  const asked = { ...query, group: chosen, top: String(MOST_INSIDE), filters: narrowed(query.filters, row.filter) };
+  const asked = { ...narrowed(query, row.filter), group: chosen, top: String(MOST_INSIDE) };
   const key = shown;
   getJson(`api/v1/costs?${serverQuery(asked)}`, PATIENCE_MS).then(
     (found) => key === shown && place.replaceChildren(insideTable(found, asked, query)),
@@ -103,13 +103,12 @@ function insideTable(found, asked, query) {
   const line = (row) => {
     const button = row.filter && h("button", { type: "button", "aria-label": `Why does ${rowName(row)} cost that?` }, "why?");
     button?.addEventListener("click", () => {
-      const section = why(narrowed(asked.filters, row.filter), found, rowName(row));
+      const section = why(narrowed(asked, row.filter), found, rowName(row));
       whys.replaceChildren(section);
       section.querySelector("button").click();
       section.querySelector("h3").focus();
     });
-    const filters = narrowed(asked.filters, row.filter);
-    const name = row.filter ? h("a", { href: pageLink({ ...query, group: asked.group, filters, open: "", inside: "" }) }, rowName(row)) : h("span", {}, rowName(row));
+    const name = row.filter ? h("a", { href: pageLink({ ...narrowed(asked, row.filter), top: query.top }) }, rowName(row)) : h("span", {}, rowName(row));
     const cells = [isPriced ? grouped(row.shown.amount) : undefined, grouped(hoursOf(row, "held")), row.shown.idle_share === null ? DASH : `${row.shown.idle_share} %`, grouped(hoursOf(row, "used"))].filter((text) => text !== undefined);
     return h("tr", { class: row.remainder ? "remainder" : undefined }, h("th", { scope: "row", class: "name" }, name), ...cells.map((text) => h("td", { class: "number" }, text)), h("td", {}, button ?? ""));
   };
@@ -122,12 +121,12 @@ function insideTable(found, asked, query) {
 }
 
 /** A button that asks for the facts behind lines, and shows them in sentences. */
-function why(filters, answer, heading) {
+function why(query, answer, heading) {
   const button = h("button", { type: "button" }, "Explain");
   const place = h("div");
   button.addEventListener("click", async () => {
     place.replaceChildren(h("p", { class: "note", role: "status" }, "asking…"));
-    place.replaceChildren(await explain(filters, answer, PATIENCE_MS));
+    place.replaceChildren(await explain(query, answer, PATIENCE_MS));
   });
   return h("section", { class: "why" }, h("div", { class: "bar" }, h("h3", { tabindex: "-1" }, heading), button), place);
 }

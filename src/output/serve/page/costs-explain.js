@@ -9,10 +9,12 @@ const MOST_LINES = 20;
 const SECOND = 1000000000n;
 const UNITS = { gpu_hour: "GPU-hour", instance_hour: "instance-hour", kwh: "kWh" };
 
-/** An element with the explanation of the lines that the filters select, or with what hinders it. */
-export async function explain(filters, answer, patience) {
+/** An element with the explanation of the lines that a query selects, or with what hinders it. */
+export async function explain(query, answer, patience) {
   const { from, to, time_zone: zone } = answer.period;
-  const parameters = [["from", from], ["to", to], ["time_zone", zone], ...filters];
+  // The query of a day has it as its period, within that of the answer.
+  const [first, end] = query.period.includes("..") ? query.period.split("..") : [from, to];
+  const parameters = [["from", first], ["to", end], ["time_zone", zone], ...query.filters];
   const path = `api/v1/explain?${parameters.map(([name, value]) => `${encodeURIComponent(name)}=${encodeURIComponent(value)}`).join("&")}`;
   try {
     return await show(await getJson(path, patience));

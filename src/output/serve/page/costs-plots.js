@@ -2,7 +2,7 @@
 
 import { h, setAttribute, setText, svg } from "./dom.js";
 import { grouped, shownName, tenantName } from "./format.js";
-import { pageLink } from "./query.js";
+import { addDays, narrowed, pageLink } from "./query.js";
 
 /** So many groups have a colour of their own. */
 const MOST_SERIES = 6;
@@ -22,24 +22,22 @@ export function tableToggle(button, plot, table) {
   button.addEventListener("click", () => show(table.hidden));
 }
 
-/** The groups of the days, greatest first, those without a colour of their own added up; all in one where the groups are days. */
-function seriesOf({ days, groups }, valueOf, unit) {
-  const sum = (rows) => rows.reduce((sum, row) => sum + valueOf(row), 0);
-  if (groups.includes("day")) return days.some(({ rows }) => sum(rows)) ? [{ text: unit, kind: "series-0", values: days.map(({ rows }) => sum(rows)) }] : [];
+/** The groups of the days, greatest first, those without a name or a colour of their own added up. */
+function seriesOf(days, valueOf) {
   const sums = new Map();
   for (const { rows } of days) {
     for (const row of rows) {
-      const key = row.rest ? "" : row.name;
-      sums.set(key, (sums.get(key) ?? 0) + Math.abs(valueOf(row)));
+      sums.set(row.name, (sums.get(row.name) ?? 0) + Math.abs(valueOf(row)));
     }
   }
-  const names = [...sums.keys()].filter((name) => name !== "" && name !== NOBODY && sums.get(name) > 0);
+  const names = [...sums.keys()].filter((name) => name !== null && name !== NOBODY && sums.get(name) > 0);
   names.sort((one, other) => sums.get(other) - sums.get(one));
   const own = names.slice(0, MOST_SERIES);
-  const series = own.map((name, place) => ({ name, text: shownName(tenantName(name)), kind: `series-${place}`, has: (row) => !row.rest && row.name === name }));
+  const series = own.map((name, place) => ({ text: shownName(tenantName(name)), kind: `series-${place}`, has: (row) => row.name === name }));
   const others = new Set([...own, NOBODY]);
-  if (names.length > own.length || sums.get("") > 0) series.push({ name: "", text: "all others", kind: "series-rest", has: (row) => row.rest || !others.has(row.name) });
-  if (sums.get(NOBODY) > 0) series.push({ name: NOBODY, text: tenantName(NOBODY), kind: "series-nobody", has: (row) => !row.rest && row.name === NOBODY });
+  if (names.length > own.length || sums.get(null) > 0) series.push({ text: "all others", kind: "series-rest", has: (row) => !others.has(row.name) });
+  if (sums.get(NOBODY) > 0) series.push({ text: tenantName(NOBODY), kind: "series-nobody", has: (row) => row.name === NOBODY });
+  const sum = (rows) => rows.reduce((sum, row) => sum + valueOf(row), 0);
   return series.map((one) => ({ ...one, values: days.map(({ rows }) => sum(rows.filter(one.has))) }));
 }
 
@@ -65,7 +63,7 @@ export function showDays({ plot, table }, answer, query) {
   const valueOf = (row) => Number((isPriced ? row.amount : row.held) ?? 0);
   const unit = isPriced ? answer.currency : "GPU-hours held";
   const { days } = answer;
-  const series = seriesOf(answer, valueOf, unit);
+  const series = seriesOf(days, valueOf);
   plot.replaceChildren();
   table.replaceChildren();
   if (!series.length) return false;
@@ -92,7 +90,7 @@ export function showDays({ plot, table }, answer, query) {
 
 function fillDays(table, answer, query, series) {
   const head = h("tr", {}, h("th", { scope: "col" }, "day"), ...series.map((one) => h("th", { scope: "col", class: "number" }, one.text)));
-  const link = (day) => pageLink({ ...query, filters: [...query.filters.filter(([name]) => name !== "day"), ["day", day]], open: "", inside: "" });
+  const link = (day) => pageLink(narrowed(query, { period: `${day}..${addDays(day, 1)}` }));
   const line = ({ day }, place) => h("tr", {}, h("th", { scope: "row" }, h("a", { href: link(day) }, day)), ...series.map((one) => h("td", { class: "number" }, grouped(one.values[place].toFixed(2)))));
   table.append(h("table", {}, h("caption", { class: "hidden" }, "Each day by group"), h("thead", {}, head), h("tbody", {}, ...answer.days.map(line))));
 }
@@ -102,7 +100,7 @@ const clock = (hour) => `${String(hour).padStart(2, "0")}:00`;
 
 /** The maps and the table of the hours of the week; `false` where there is nothing to show. */
 export function showHours({ plot, table }, answer) {
-  const { hours } = answer;
+  const hours = answer.hours ?? [];
   const most = Math.max(0, ...hours.map((one) => one.held), ...hours.map((one) => one.used));
   plot.replaceChildren();
   table.replaceChildren();

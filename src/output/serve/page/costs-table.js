@@ -1,7 +1,7 @@
 // The rows of a report as a table, with a total to which every column adds up.
 
 import { h, setAttribute, setText } from "./dom.js";
-import { DASH, HOUR, fixed, grouped, printable, shownName, tenantName } from "./format.js";
+import { DASH, HOUR, cents, fixed, grouped, printable, shownName, tenantName } from "./format.js";
 import { createTable } from "./tables.js";
 import { narrowed, pageLink, propertyName } from "./query.js";
 
@@ -14,26 +14,35 @@ export const amountOf = (row, currency) => `${grouped(row.shown.amount)} ${curre
 /** What a row is called: its values, those of reserved names in words. */
 export const rowName = (row) => (row.values?.length ? row.values : [row.name]).map((value) => shownName(tenantName(value))).join(" · ");
 
-/** How much more than before, in words and as a class; nothing where that is not known. */
+const known = (value) => value !== null && value !== undefined;
+
+/** How much more than before, in words; nothing where one of both is not known. */
 export function change(now, before) {
-  if (now === null || before === null || before === undefined || !Number(before)) return before !== undefined && before !== null && Number(now) ? "new" : "";
+  if (!known(now) || !known(before)) return "";
+  if (!Number(before)) return Number(now) ? "new" : "";
   const share = (100 * (Number(now) - Number(before))) / Math.abs(Number(before));
   const digits = Math.abs(share).toFixed(Math.abs(share) < 10 ? 1 : 0);
   if (!Number(digits)) return "±0 %";
   return `${share > 0 ? "+" : "−"}${digits} %`;
 }
 
-const changeOf = (row, isPriced) => (row.before ? change(isPriced ? row.shown.amount : row.shown.held, isPriced ? row.before.amount : row.before.held) : "");
-const changeValue = (row, isPriced) => {
-  const [now, before] = isPriced ? [row.shown.amount, row.before?.amount] : [row.shown.held, row.before?.held];
-  return before === undefined || before === null || !Number(before) ? null : Number(now) / Number(before);
-};
+/** What is compared of a row: its amount or its held time, now and before. A row that was not there before had none. */
+function compared(row, isPriced) {
+  const name = isPriced ? "amount" : "held";
+  return [row.shown[name], row.before ? row.before[name] : row.remainder ? null : "0.00"];
+}
+const changeOf = (row, isPriced) => change(...compared(row, isPriced));
+function changeValue(row, isPriced) {
+  const [now, before] = compared(row, isPriced);
+  return known(now) && Number(before) ? Number(now) / Number(before) : null;
+}
 
-export const percentText = (share) => `${(100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0)} %`;
+export const percentText = (share) => (known(share) ? `${(100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0)} %` : DASH);
+export const budgetText = ({ budget }) => `${percentText(budget.used)} of ${cents(budget.amount)}`;
 
 const numeric = (name, value, text, more = {}) => ({ name, value, text: (row) => (value(row) === null ? DASH : text(row)), isNumber: true, ...more });
 const time = (name, heading, title, more = {}) => numeric(heading, (row) => Number(row[`${name}_ns`]), (row) => grouped(hoursOf(row, name)), { title, ...more });
-const isEmpty = (value) => (rows) => rows.every((row) => value(row) === null || value(row) === undefined);
+const isEmpty = (value) => (rows) => rows.every((row) => !known(value(row)));
 
 const PARTS = [
   ["within", "held, and used by its holder"],
@@ -53,8 +62,8 @@ function columnsOf(answer, query) {
     { id: "name", name: answer.groups.map(propertyName).join(", "), value: rowName, isHead: true, kind: "name", fill: (cell, row) => fillName(cell, row, query) },
     numeric(answer.currency, (row) => (row.money === null ? null : Number(row.money)), (row) => grouped(row.shown.amount), { id: "amount", kind: "amount", title: "time x rate, and energy x price where energy has one", isHidden: () => !isPriced }),
     numeric("spread", (row) => (row.spread === null ? null : Number(row.spread)), (row) => grouped(row.shown.spread), { id: "spread", title: "share of the time that nobody held", isHidden: isEmpty((row) => row.spread) }),
-    numeric("budget", budget, (row) => `${percentText(row.budget.used)} of ${grouped(row.budget.amount)}`, { id: "budget", title: "what is spent of the budget", isHidden: isEmpty(budget), fill: fillBudget }),
-    numeric("change", (row) => changeValue(row, isPriced), (row) => changeOf(row, isPriced), { id: "change", kind: "screen", title: "against the period before", text: (row) => changeOf(row, isPriced) || DASH, isHidden: () => !answer.before }),
+    numeric("budget", budget, budgetText, { id: "budget", title: "what is spent of the budget", isHidden: isEmpty(budget), fill: fillBudget }),
+    numeric("change", (row) => changeValue(row, isPriced), (row) => changeOf(row, isPriced), { id: "change", kind: "screen", title: "against the period before", text: (row) => changeOf(row, isPriced) || DASH, isHidden: () => !answer.before || answer.groups.includes("day") }),
     { id: "center", name: "cost center", value: center, kind: "screen", text: (row) => center(row) ?? "", isHidden: (rows) => answer.groups.includes("attribute:cost_center") || isEmpty(center)(rows), fill: (cell, row) => fillCenter(cell, row, query) },
     time("held", "GPU-hours held", "GPU time that was granted", { id: "held" }),
     numeric("idle", (row) => (row.shown.idle_share === null ? null : Number(row.shown.idle_share)), (row) => `${row.shown.idle_share} %`, { id: "idle", title: "part of the held time in which nobody used the GPU" }),
@@ -72,8 +81,7 @@ function fillName(cell, row, query) {
   const parts = [link];
   if (row.filter) {
     link.href = pageLink({ ...query, open: row.name, inside: "" });
-    const filters = narrowed(query.filters, row.filter);
-    parts.push(h("a", { class: "button only screen", href: pageLink({ ...query, filters, open: "", inside: "" }), "aria-label": `Only ${name}` }, "only"));
+    parts.push(h("a", { class: "button only screen", href: pageLink(narrowed(query, row.filter)), "aria-label": `Only ${name}` }, "only"));
   }
   if (row.cost_center) parts.push(h("small", { class: "paper" }, shownName(row.cost_center)));
   cell.replaceChildren(...parts);
@@ -81,15 +89,15 @@ function fillName(cell, row, query) {
 
 function fillCenter(cell, row, query) {
   if (!row.cost_center) return cell.replaceChildren();
-  const filters = narrowed(query.filters, { "attribute:cost_center": row.cost_center });
-  cell.replaceChildren(h("a", { class: "chip", href: pageLink({ ...query, filters, open: "", inside: "" }), title: "Only this cost center" }, shownName(row.cost_center)));
+  const link = pageLink(narrowed(query, { "attribute:cost_center": row.cost_center }));
+  cell.replaceChildren(h("a", { class: "chip", href: link, title: "Only this cost center" }, shownName(row.cost_center)));
 }
 
 function fillBudget(cell, row) {
   if (!row.budget) return setText(cell, "");
   const bar = h("i", { class: "bar-of", "aria-hidden": "true" });
-  bar.style.width = `${Math.min(100, 100 * row.budget.used)}%`;
-  cell.replaceChildren(h("span", { class: row.budget.used > 1 ? "over" : undefined }, `${percentText(row.budget.used)} of ${grouped(row.budget.amount)}`), bar);
+  bar.style.width = `${Math.max(0, Math.min(100, 100 * row.budget.used))}%`;
+  cell.replaceChildren(h("span", { class: row.budget.used > 1 ? "over" : undefined }, budgetText(row)), bar);
 }
 
 /** `-amount` in the address: by amount, greatest first. */
@@ -112,8 +120,7 @@ export function showRows(parent, answer, query, sorted) {
   const columns = columnsOf(answer, query);
   const isPriced = answer.currency !== null;
   const rest = answer.rest && { ...answer.rest, values: [answer.rest.name || "all others"] };
-  const before = answer.before?.total.shown;
-  const total = { ...answer.total, values: ["total"], name: "total", filter: null, before: before && { held: before.held, amount: before.amount } };
+  const total = { ...answer.total, values: ["total"], filter: null, before: answer.before?.total.shown };
   parent.replaceChildren();
   const show = createTable(parent, {
     columns,

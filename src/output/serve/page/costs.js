@@ -1,13 +1,13 @@
 // The costs of a period: asks for the report that the address names, and shows it.
 
 import { copyButton, h, keyed, setAttribute, setText } from "./dom.js";
-import { DASH, grouped, printable, shownName, tenantName } from "./format.js";
+import { DASH, cents, grouped, printable, shownName, tenantName } from "./format.js";
 import { getJson } from "./fetch.js";
 import { csv, save } from "./costs-csv.js";
 import { showDetails } from "./costs-details.js";
 import { showDays, showHours, tableToggle } from "./costs-plots.js";
 import { amountOf, change, hoursOf, percentText, showRows } from "./costs-table.js";
-import { PROPERTIES, pageLink, parseQuery, propertyName, serverQuery } from "./query.js";
+import { PROPERTIES, addDays, pageLink, parseQuery, propertyName, serverQuery } from "./query.js";
 import { followTheme } from "./theme.js";
 
 /** A report over many nodes and a year takes some seconds. */
@@ -79,11 +79,6 @@ function periodKind(period) {
   return period.includes("..") ? "days" : period;
 }
 
-function addDays(day, count) {
-  const date = new Date(`${day}T00:00:00Z`);
-  date.setUTCDate(date.getUTCDate() + count);
-  return date.toISOString().slice(0, 10);
-}
 const isDay = (text) => /^\d{4}-\d{2}-\d{2}$/.test(text);
 
 /** The properties to group by: those that the answer has, or all that are known, and what the address asks for. */
@@ -173,6 +168,9 @@ function lastDayOf({ to }, later = 0) {
 
 function periodTitle({ name, from, to }) {
   const month = /^(\d{4})-(\d{2})$/.exec(name);
+  const quarter = /^(\d{4})-(Q\d)$/.exec(name);
+  if (quarter) return `${quarter[2]} ${quarter[1]}`;
+  if (/^\d{4}$/.test(name)) return name;
   if (month) return `${MONTHS[Number(month[2]) - 1]} ${month[1]}`;
   const days = [from.slice(0, 10), lastDayOf({ to })];
   return days[0] === days[1] ? days[0] : `${days[0]} to ${days[1]}`;
@@ -211,7 +209,7 @@ const card = (name, text, notes, kind = "") => ({ name, text, notes: notes.filte
 function comparison(answer) {
   if (!answer.before) return "";
   const { period, total } = answer.before;
-  const isPriced = answer.currency !== null;
+  const isPriced = answer.currency !== null && total.shown.amount !== null;
   const [now, before] = isPriced ? [answer.total.shown.amount, total.shown.amount] : [answer.total.shown.held, total.shown.held];
   const difference = change(now, before);
   const was = isPriced ? amountOf(total, answer.currency) : `${grouped(hoursOf(total, "held"))} GPU-hours`;
@@ -229,8 +227,8 @@ function cards(answer) {
   share("Idle", shares.idle, "of the time that tenants held, nobody used the GPU.", shares.idle >= 0.3 ? "cost" : "");
   share("Unallocated", shares.unallocated, "of all GPU time, nobody held the GPU.");
   share("Unavailable", shares.unavailable, "of all GPU time, the GPU was lost or failed.");
-  if (budget && currency !== null) all.push(card("Budget used", percentText(budget.used), [`of ${grouped(budget.amount)} ${currency}`], budget.used > 1 ? "failed" : ""));
-  if (projection && currency !== null) all.push(card("At the end", `${grouped(projection.amount)} ${currency}`, [`between ${grouped(projection.lowest)} and ${grouped(projection.highest)}, if the rest is like the last four weeks`]));
+  if (budget && currency !== null) all.push(card("Budget used", percentText(budget.used), [`of ${cents(budget.amount)} ${currency}`], budget.used > 1 ? "failed" : ""));
+  if (projection && currency !== null) all.push(card("At the end", `${cents(projection.amount)} ${currency}`, [`between ${cents(projection.lowest)} and ${cents(projection.highest)}, if the rest is like the last four weeks`]));
   return all;
 }
 
@@ -249,7 +247,7 @@ function showTotals(answer) {
   });
   const { statement, currency } = answer;
   byId("statement").hidden = !statement;
-  if (statement) setText(byId("statement"), `Statement ${statement.number}: ${grouped(statement.amount)} ${currency}; the files now make ${grouped(statement.now)} ${currency}, difference ${grouped(statement.difference)} ${currency}.`);
+  if (statement) setText(byId("statement"), `Statement ${statement.number}: ${cents(statement.amount)} ${currency}; the files now make ${cents(statement.now)} ${currency}, difference ${cents(statement.difference)} ${currency}.`);
 }
 
 function showReport(answer) {

@@ -48,6 +48,9 @@ export function money(amount, currency) {
 /** Decimal text with a comma between thousands. */
 export const grouped = (text) => (known(text) ? text.replace(/^(-?)(\d+)/, (_, sign, whole) => sign + whole.replace(/\B(?=(\d{3})+$)/g, ",")) : DASH);
 
+/** The same of exact money, rounded to two decimals. */
+export const cents = (text) => (known(text) ? grouped(fixed(nano(text), 1000000000n, 2)) : DASH);
+
 /** An integer in larger units, as decimal text that is rounded half up as in a bill. */
 export function fixed(integer, unit, digits) {
   const scaled = BigInt(integer) * 10n ** BigInt(digits) + unit / 2n;

@@ -44,13 +44,18 @@ export function pageLink(query) {
   return `?${[serverQuery(query), own].filter(Boolean).join("&")}`;
 }
 
-/** The pairs of a row's filter, whose values may be lists. */
-export const filterPairs = (filter) => Object.entries(filter ?? {}).flatMap(([name, value]) => [value].flat().map((one) => [name, String(one)]));
+/** The query with the filter of a row, which stands in place of others of the same properties; that of a day is a period. */
+export function narrowed(query, { period = query.period, ...filter }) {
+  const own = Object.entries(filter);
+  const others = query.filters.filter(([name]) => !own.some(([other]) => other === name));
+  return { ...query, period, filters: [...others, ...own], open: "", inside: "" };
+}
 
-/** The filters with those of a row, which stand in place of others of the same properties. */
-export function narrowed(filters, filter) {
-  const own = filterPairs(filter);
-  return [...filters.filter(([name]) => !own.some(([other]) => other === name)), ...own];
+/** A day in ISO form, so many days later. */
+export function addDays(day, count) {
+  const date = new Date(`${day}T00:00:00Z`);
+  date.setUTCDate(date.getUTCDate() + count);
+  return date.toISOString().slice(0, 10);
 }
 
 const WORDS = { tenant: "tenant", workload: "workload", gpu: "GPU", uuid: "GPU (UUID)", model: "model", class: "price class", day: "day", node: "node", cluster: "cluster", pool: "pool", namespace: "Kubernetes namespace", account: "Slurm account", slurm_account: "Slurm account", user: "user", unit: "unit" };
