@@ -32,6 +32,8 @@ MOST_COMPRESSED = 100 * 1024
 # A page of 200 rows.
 MOST_ELEMENTS = 6_000
 A4 = {"paperWidth": 8.27, "paperHeight": 11.69}
+PROPERTIES = ["tenant", "workload", "gpu", "uuid", "model", "class", "day", "node", "cluster", "pool", "user", "namespace", "account", "unit",
+              "attribute:cost_center"]
 HOUR_NS = 3_600_000_000_000
 
 
@@ -95,7 +97,7 @@ def answer(rows, *, priced=True, **more):
             "focus_command": "gpumeter bill --exports DIR --month 2026-10 --focus costs.parquet",
             "currency": "EUR" if priced else None, "partial": False, "notices": [], "total": whole, "before": before,
             "shares": {"idle": 0.412, "unallocated": 0.081, "unavailable": 0.0061}, "budget": None, "projection": None,
-            "statement": None, "groups": ["tenant"], "rows": rows, "rest": None, "days": days_of(rows), "hours": week()} | more
+            "statement": None, "groups": ["tenant"], "properties": PROPERTIES, "rows": rows, "rest": None, "days": days_of(rows), "hours": week()} | more
 
 
 def usual(**more):

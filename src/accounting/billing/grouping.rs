@@ -244,8 +244,7 @@ impl FromStr for BillProperty {
         let short = SHORT.iter().find(|(name, _)| *name == text).map(|(_, fact)| *fact);
         let fact = short.or_else(|| Fact::ALL.iter().copied().find(|fact| fact.label() == text));
         fact.map(Self::Fact).ok_or_else(|| {
-            let words = WORDS.iter().map(|word| word.name).chain(SHORT.iter().map(|(name, _)| *name));
-            let words: Vec<&str> = words.collect();
+            let words: Vec<&str> = Self::words().collect();
             let labels: Vec<&str> = Fact::ALL.iter().map(|fact| fact.label()).collect();
             format!(
                 "write {}, attribute:NAME, one of {}, or two of these with a comma between them",
@@ -371,6 +370,11 @@ impl BillGrouping {
 }
 
 impl BillProperty {
+    /// The words for properties, as a user asks for them; attributes and labels have names of their own.
+    pub fn words() -> impl Iterator<Item = &'static str> {
+        WORDS.iter().map(|word| word.name).chain(SHORT.iter().map(|(name, _)| *name))
+    }
+
     /// The word that stands for it; attributes, labels and facts have names of their own, which may be such a word.
     pub fn word(&self) -> Option<&'static str> {
         match self {

@@ -4,6 +4,22 @@ use super::request::CostRequest;
 
 /// `source` are the options that name what is asked, such as `--exports DIR`; none of a running agent.
 pub(super) fn command(request: &CostRequest, source: &str, is_open: bool) -> String {
+    let mut words = bill_of_period(request, source, is_open);
+    words.extend(["--by".to_owned(), quoted(&request.group.asked().join(","))]);
+    words.extend(selection(request));
+    words.extend(time_zone(request));
+    words.join(" ")
+}
+
+/// The command that writes the rows of FOCUS of the period; these are always of all lines.
+pub(super) fn focus_command(request: &CostRequest, source: &str, is_open: bool) -> String {
+    let mut words = bill_of_period(request, source, is_open);
+    words.extend(time_zone(request));
+    words.extend(["--focus", "costs.parquet"].map(str::to_owned));
+    words.join(" ")
+}
+
+fn bill_of_period(request: &CostRequest, source: &str, is_open: bool) -> Vec<String> {
     let mut words = vec!["gpumeter".to_owned(), "bill".to_owned()];
     words.extend(source.split_whitespace().map(str::to_owned));
     match request.period.days() {
@@ -16,7 +32,11 @@ pub(super) fn command(request: &CostRequest, source: &str, is_open: bool) -> Str
         }
         None => {}
     }
-    words.extend(["--by".to_owned(), quoted(&request.group.asked().join(","))]);
+    words
+}
+
+fn selection(request: &CostRequest) -> Vec<String> {
+    let mut words = Vec::new();
     for filter in &request.filters {
         let name = filter.property.asked();
         for value in &filter.values {
@@ -30,10 +50,11 @@ pub(super) fn command(request: &CostRequest, source: &str, is_open: bool) -> Str
         let remainders: Vec<&str> = request.spread.iter().map(String::as_str).collect();
         words.push(format!("--spread={}", quoted(&remainders.join(","))));
     }
-    if let Some(zone) = request.zone.iana_name() {
-        words.extend(["--time-zone".to_owned(), quoted(zone)]);
-    }
-    words.join(" ")
+    words
+}
+
+fn time_zone(request: &CostRequest) -> Vec<String> {
+    request.zone.iana_name().map(|zone| vec!["--time-zone".to_owned(), quoted(zone)]).unwrap_or_default()
 }
 
 /// A word of a POSIX shell.

@@ -1,12 +1,12 @@
 //! Makes the report of what a draft added up.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::civil::Date;
 
 use super::calendar::{CostPeriod, WEEK, local_hours};
-use super::command::command;
+use super::command::{command, focus_command};
 use super::draft::{CostDraft, DaySums, DraftRow, TenantSums};
 use super::key::{CostSums, RoundedMoney};
 use super::projection::{Projection, WeekHours};
@@ -17,7 +17,7 @@ use super::report::{
 use super::request::{CostRequest, row_filter};
 use super::row::{BudgetUse, CostAmounts, CostBefore, CostRow, ShownColumn, ratio, shown};
 use crate::accounting::billing::{
-    ExactMoney, GroupValue, MoneyOverflow, SharedNames, TenantBudget, local_time, print_money,
+    BillProperty, ExactMoney, GroupValue, MoneyOverflow, SharedNames, TenantBudget, local_time, print_money,
     round_together, zone_name,
 };
 use crate::model::{HolderId, Money, RESERVED, Utc};
@@ -53,17 +53,20 @@ impl CostDraft<'_> {
         let rest = if has_rest { rows.pop() } else { None };
         let spent = total.amounts.sums.money;
         let projection = self.forecast.project(spent, self.ranges, &self.request.zone);
+        let is_open = self.ranges.open_until.is_some();
         Ok(CostReport {
             schema: 1,
             period: self.period(self.request.period, self.ranges.period, self.ranges.open_until),
             request: AskedCosts::of(self.request),
-            command: command(self.request, &facts.options, self.ranges.open_until.is_some()),
+            command: command(self.request, &facts.options, is_open),
+            focus_command: focus_command(self.request, &facts.options, is_open),
             partial: self.request.is_partial(),
             before: self.compared(compares_money),
             shares: self.shares(),
             budget,
             projection: projection.filter(|_| compares_money).map(ProjectedCosts::of),
             groups: self.request.group.asked(),
+            properties: self.properties(),
             total,
             rows,
             rest,
@@ -192,6 +195,14 @@ impl CostDraft<'_> {
         let own: Vec<ExactMoney> = rows.iter().map(|row| row.draft.spread.divided).collect();
         let own = round_together(&own)?;
         Ok(shares.into_iter().zip(own).map(|(share, own)| Some(Money(share.0 - own.0))).collect())
+    }
+
+    fn properties(&self) -> Vec<String> {
+        let tenants = self.tenant_sums.keys();
+        let attributes = tenants.filter_map(|tenant| self.tenants.attributes.get(&**tenant)).flatten();
+        let names: BTreeSet<&str> = attributes.map(|(name, _)| name.as_str()).collect();
+        let attributes = names.into_iter().map(|name| BillProperty::Attribute(name.to_owned()).asked());
+        BillProperty::words().map(str::to_owned).chain(attributes).collect()
     }
 
     fn shares(&self) -> CostShares {

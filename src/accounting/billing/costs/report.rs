@@ -52,6 +52,8 @@ pub struct CostReport {
     pub(super) period: ReportPeriod,
     pub(super) request: AskedCosts,
     pub(super) command: String,
+    /// The one that writes the whole period as FOCUS, whatever the grouping and the filters.
+    pub(super) focus_command: String,
     pub currency: Option<String>,
     pub partial: bool,
     pub notices: Vec<CostNotice>,
@@ -62,6 +64,8 @@ pub struct CostReport {
     pub(super) projection: Option<ProjectedCosts>,
     pub statement: Option<CostStatement>,
     pub(super) groups: Vec<String>,
+    /// What lines can be grouped by: all words, and the attributes of the report's tenants. Labels are not listed.
+    pub(super) properties: Vec<String>,
     pub rows: Vec<CostRow>,
     pub rest: Option<CostRow>,
     pub days: Vec<CostDay>,

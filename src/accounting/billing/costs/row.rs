@@ -37,7 +37,9 @@ pub struct CostAmounts {
 /// With two decimals; rows add up to the total.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ShownAmounts {
-    pub held: String,
+    /// Hours by the names of [`TIMES`].
+    #[serde(flatten)]
+    pub hours: BTreeMap<&'static str, String>,
     /// In percent, with one decimal; none of a row without time.
     pub idle_share: Option<String>,
     pub kwh: Option<String>,
@@ -60,6 +62,22 @@ pub struct CostBefore {
     pub amount: Option<String>,
 }
 
+/// The times of a row: what JSON calls them, before `_ns` where they are exact.
+const TIMES: [(&str, fn(&CostSums) -> u128); 12] = [
+    ("held", CostSums::held),
+    ("within", |sums| sums.times[0].0),
+    ("lent", |sums| sums.times[1].0),
+    ("idle", CostSums::idle),
+    ("unmeasured", |sums| sums.times[3].0),
+    ("unavailable", CostSums::unavailable),
+    ("used", CostSums::used),
+    ("beyond", |sums| sums.times[6].0),
+    ("outside", |sums| sums.times[7].0),
+    ("unheld", |sums| sums.times[8].0),
+    ("charged", |sums| sums.charged.0),
+    ("unpriced", |sums| sums.unpriced.0),
+];
+
 /// The name of the attribute that is a column of its own.
 const COST_CENTER: &str = "cost_center";
 
@@ -73,21 +91,6 @@ impl CostRow {
 impl Serialize for CostAmounts {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Self { sums, rounded } = self;
-        let [within, lent, idle, unmeasured, unavailable, _, beyond, outside, unheld] = sums.times;
-        let times = [
-            ("held_ns", sums.held()),
-            ("within_ns", within.0),
-            ("lent_ns", lent.0),
-            ("idle_ns", idle.0),
-            ("unmeasured_ns", unmeasured.0),
-            ("unavailable_ns", unavailable.0),
-            ("used_ns", sums.used()),
-            ("beyond_ns", beyond.0),
-            ("outside_ns", outside.0),
-            ("unheld_ns", unheld.0),
-            ("charged_ns", sums.charged.0),
-            ("unpriced_ns", sums.unpriced.0),
-        ];
         let money = [
             ("money", rounded.money),
             ("energy_money", rounded.energy),
@@ -95,8 +98,8 @@ impl Serialize for CostAmounts {
             ("spread", rounded.spread),
         ];
         let mut json = to.serialize_map(None)?;
-        for (name, time) in times {
-            json.serialize_entry(name, &time.to_string())?;
+        for (name, of) in TIMES {
+            json.serialize_entry(&format!("{name}_ns"), &of(sums).to_string())?;
         }
         json.serialize_entry("energy_uj", &sums.energy.map(|energy| energy.to_string()))?;
         for (name, money) in money {
@@ -147,7 +150,10 @@ pub(super) fn shown(rows: &[CostAmounts]) -> Vec<ShownAmounts> {
     let column = |column: ShownColumn, of: fn(&CostAmounts) -> Option<i128>| {
         column.print_all(&rows.iter().map(of).collect::<Vec<_>>()).into_iter()
     };
-    let mut held = column(ShownColumn::Hours, |row| Some(row.sums.held().cast_signed()));
+    let mut hours = TIMES.map(|(name, of)| {
+        let times: Vec<_> = rows.iter().map(|row| Some(of(&row.sums).cast_signed())).collect();
+        (name, ShownColumn::Hours.print_all(&times).into_iter())
+    });
     let mut kwh = column(ShownColumn::Kwh, |row| row.sums.energy.map(|energy| energy.0.cast_signed()));
     let mut co2e_kg = column(ShownColumn::Kilograms, |row| row.rounded.emissions.map(|grams| grams.0));
     let mut amount = column(ShownColumn::Money, |row| row.rounded.money.map(|money| money.0));
@@ -155,7 +161,12 @@ pub(super) fn shown(rows: &[CostAmounts]) -> Vec<ShownAmounts> {
     let sums = rows.iter().map(|row| [row.sums.idle(), row.sums.held()]);
     let total = sums.clone().fold([0, 0], |[idle, held], [more, longer]| [idle + more, held + longer]);
     let shown = sums.chain([total]).map(|[idle, time]| ShownAmounts {
-        held: held.next().flatten().unwrap_or_else(|| ShownColumn::Hours.print(0)),
+        hours: hours
+            .iter_mut()
+            .map(|(name, texts)| {
+                (*name, texts.next().flatten().unwrap_or_else(|| ShownColumn::Hours.print(0)))
+            })
+            .collect(),
         idle_share: percent(idle, time),
         kwh: kwh.next().flatten(),
         co2e_kg: co2e_kg.next().flatten(),

@@ -86,12 +86,18 @@ fn names(report: &Value) -> Vec<&str> {
 fn rows_are_by_amount_with_remainders_last_and_add_up_to_the_total() {
     let report = report(&request(&[]), Some("EUR"));
     assert_eq!(names(&report), ["ml", "bio", "chem", "__unallocated__"]);
+    let properties = report["properties"].as_array().unwrap();
+    for property in ["tenant", "node", "class", "account", "attribute:cost_center"] {
+        assert!(properties.contains(&json!(property)), "{properties:?}");
+    }
     let ml = &report["rows"][0];
-    assert_eq!(
-        ml["shown"],
-        json!({"held": "18.00", "idle_share": "27.8", "kwh": "13.00", "co2e_kg": null,
-        "amount": "36.00", "spread": null})
-    );
+    let hours = json!({"held": "18.00", "within": "13.00", "lent": "0.00", "idle": "5.00", "unmeasured": "0.00",
+        "unavailable": "0.00", "used": "13.00", "beyond": "0.00", "outside": "0.00", "unheld": "0.00", "charged": "18.00",
+        "unpriced": "0.00"});
+    let mut shown =
+        json!({"idle_share": "27.8", "kwh": "13.00", "co2e_kg": null, "amount": "36.00", "spread": null});
+    shown.as_object_mut().unwrap().extend(hours.as_object().unwrap().clone());
+    assert_eq!(ml["shown"], shown);
     assert_eq!((&ml["money"], &ml["held_ns"]), (&json!("36.000000000"), &json!((18 * HOUR).to_string())));
     assert_eq!((&ml["cost_center"], &ml["filter"]), (&json!("cc-1"), &json!({"tenant": "ml"})));
     assert_eq!(ml["budget"], json!({"amount": "100.000000000", "used": 0.36}));
@@ -104,6 +110,10 @@ fn rows_are_by_amount_with_remainders_last_and_add_up_to_the_total() {
     assert_eq!(
         report["command"],
         json!("gpumeter bill --exports DIR --from 2026-11-01 --by tenant --time-zone UTC")
+    );
+    assert_eq!(
+        report["focus_command"],
+        json!("gpumeter bill --exports DIR --from 2026-11-01 --time-zone UTC --focus costs.parquet")
     );
     let days = report["days"].as_array().unwrap();
     assert_eq!(days[1]["rows"][1], json!({"name": "chem", "held": "1.00", "idle": "0.00", "amount": "2.00"}));

@@ -4,7 +4,7 @@ import { h, setText } from "./dom.js";
 import { DASH, grouped, printable, shownName } from "./format.js";
 import { getJson } from "./fetch.js";
 import { explain } from "./costs-explain.js";
-import { amountOf, budgetText, hoursOf, rowName } from "./costs-table.js";
+import { amountOf, budgetText, rowName } from "./costs-table.js";
 import { narrowed, pageLink, propertyName, serverQuery } from "./query.js";
 
 const dialog = document.getElementById("details");
@@ -69,12 +69,12 @@ function factsOf(row, answer) {
   const facts = [
     ["Amount", currency === null ? "" : amountOf(row, currency)],
     ["Budget", row.budget ? `${budgetText(row)} ${currency}` : ""],
-    ["GPU-hours held", grouped(hoursOf(row, "held"))],
+    ["GPU-hours held", grouped(row.shown.held)],
     ["Idle of it", row.shown.idle_share === null ? "" : `${row.shown.idle_share} %`],
-    ["Hours used", grouped(hoursOf(row, "used"))],
+    ["Hours used", grouped(row.shown.used)],
     ["Energy", row.energy_uj === null ? "not measured" : `${grouped(row.shown.kwh)} kWh`],
     ["Emissions", row.shown.co2e_kg === null ? "" : `${grouped(row.shown.co2e_kg)} kg CO₂e`],
-    ["Not priced", row.unpriced_ns !== null && Number(row.unpriced_ns) ? `${grouped(hoursOf(row, "unpriced"))} hours: no price was in force` : ""],
+    ["Not priced", row.unpriced_ns !== null && Number(row.unpriced_ns) ? `${grouped(row.shown.unpriced)} hours: no price was in force` : ""],
     ["Before", row.before ? [currency === null || row.before.amount === null ? "" : `${grouped(row.before.amount)} ${currency}`, `${grouped(row.before.held)} GPU-hours`].filter(Boolean).join(", ") : ""],
     ...Object.entries(row.attributes ?? {}).map(([name, value]) => [printable(name).replaceAll("_", " "), shownName(String(value))]),
   ];
@@ -109,7 +109,7 @@ function insideTable(found, asked, query) {
       section.querySelector("h3").focus();
     });
     const name = row.filter ? h("a", { href: pageLink({ ...narrowed(asked, row.filter), top: query.top }) }, rowName(row)) : h("span", {}, rowName(row));
-    const cells = [isPriced ? grouped(row.shown.amount) : undefined, grouped(hoursOf(row, "held")), row.shown.idle_share === null ? DASH : `${row.shown.idle_share} %`, grouped(hoursOf(row, "used"))].filter((text) => text !== undefined);
+    const cells = [isPriced ? grouped(row.shown.amount) : undefined, grouped(row.shown.held), row.shown.idle_share === null ? DASH : `${row.shown.idle_share} %`, grouped(row.shown.used)].filter((text) => text !== undefined);
     return h("tr", { class: row.remainder ? "remainder" : undefined }, h("th", { scope: "row", class: "name" }, name), ...cells.map((text) => h("td", { class: "number" }, text)), h("td", {}, button ?? ""));
   };
   const rest = found.rest ? [{ ...found.rest, filter: null, values: [found.rest.name || "all others"] }] : [];

@@ -1,14 +1,13 @@
 // The rows of a report as a table, with a total to which every column adds up.
 
 import { h, setAttribute, setText } from "./dom.js";
-import { DASH, HOUR, cents, fixed, grouped, printable, shownName, tenantName } from "./format.js";
+import { DASH, cents, grouped, printable, shownName, tenantName } from "./format.js";
 import { createTable } from "./tables.js";
 import { narrowed, pageLink, propertyName } from "./query.js";
 
 /** Paper has room for so many columns. */
 const ON_PAPER = 8;
 
-export const hoursOf = (row, name) => row.shown[name] ?? fixed(row[`${name}_ns`], HOUR, 2);
 export const amountOf = (row, currency) => `${grouped(row.shown.amount)} ${currency}`;
 
 /** What a row is called: its values, those of reserved names in words. */
@@ -41,7 +40,7 @@ export const percentText = (share) => (known(share) ? `${(100 * share).toFixed(s
 export const budgetText = ({ budget }) => `${percentText(budget.used)} of ${cents(budget.amount)}`;
 
 const numeric = (name, value, text, more = {}) => ({ name, value, text: (row) => (value(row) === null ? DASH : text(row)), isNumber: true, ...more });
-const time = (name, heading, title, more = {}) => numeric(heading, (row) => Number(row[`${name}_ns`]), (row) => grouped(hoursOf(row, name)), { title, ...more });
+const time = (name, heading, title, more = {}) => numeric(heading, (row) => Number(row[`${name}_ns`]), (row) => grouped(row.shown[name]), { title, ...more });
 const isEmpty = (value) => (rows) => rows.every((row) => !known(value(row)));
 
 const PARTS = [

@@ -6,8 +6,8 @@ import { getJson } from "./fetch.js";
 import { csv, save } from "./costs-csv.js";
 import { showDetails } from "./costs-details.js";
 import { showDays, showHours, tableToggle } from "./costs-plots.js";
-import { amountOf, change, hoursOf, percentText, showRows } from "./costs-table.js";
-import { PROPERTIES, addDays, pageLink, parseQuery, propertyName, serverQuery } from "./query.js";
+import { amountOf, change, percentText, showRows } from "./costs-table.js";
+import { addDays, pageLink, parseQuery, propertyName, serverQuery } from "./query.js";
 import { followTheme } from "./theme.js";
 
 /** A report over many nodes and a year takes some seconds. */
@@ -81,13 +81,8 @@ function periodKind(period) {
 
 const isDay = (text) => /^\d{4}-\d{2}-\d{2}$/.test(text);
 
-/** The properties to group by: those that the answer has, or all that are known, and what the address asks for. */
-function properties() {
-  const { answer, query } = state;
-  const attributes = (answer?.rows ?? []).flatMap((row) => Object.keys(row.attributes ?? {})).map((name) => `attribute:${name}`);
-  const known = answer?.properties ?? [...PROPERTIES, ...attributes.sort()];
-  return [...new Set([...known, query.group || "tenant"])];
-}
+/** The properties to group by: those of the answer, and what the address asks for. */
+const properties = () => [...new Set([...(state.answer?.properties ?? []), state.query.group || "tenant"])];
 
 function showControls() {
   const { query, answer } = state;
@@ -212,14 +207,14 @@ function comparison(answer) {
   const isPriced = answer.currency !== null && total.shown.amount !== null;
   const [now, before] = isPriced ? [answer.total.shown.amount, total.shown.amount] : [answer.total.shown.held, total.shown.held];
   const difference = change(now, before);
-  const was = isPriced ? amountOf(total, answer.currency) : `${grouped(hoursOf(total, "held"))} GPU-hours`;
+  const was = isPriced ? amountOf(total, answer.currency) : `${grouped(total.shown.held)} GPU-hours`;
   const hours = answer.period.open ? `the same ${grouped(String(Math.round(period.hours)))} hours of ` : "";
   return `${difference || DASH} against ${hours}${periodTitle(period)}: ${was}`;
 }
 
 function cards(answer) {
   const { total, shares, currency, budget, projection } = answer;
-  const hours = `${grouped(hoursOf(total, "held"))} GPU-hours held`;
+  const hours = `${grouped(total.shown.held)} GPU-hours held`;
   const all = [currency === null ? card("Total", hours, [comparison(answer), "There are no prices."]) : card("Total", amountOf(total, currency), [comparison(answer), hours])];
   const share = (name, value, sentence, kind) => {
     if (value !== null && value !== undefined) all.push(card(name, percentText(value), [sentence], kind));

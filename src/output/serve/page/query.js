@@ -60,9 +60,6 @@ export function addDays(day, count) {
 
 const WORDS = { tenant: "tenant", workload: "workload", gpu: "GPU", uuid: "GPU (UUID)", model: "model", class: "price class", day: "day", node: "node", cluster: "cluster", pool: "pool", namespace: "Kubernetes namespace", account: "Slurm account", slurm_account: "Slurm account", user: "user", unit: "unit" };
 
-/** What the menu offers where the answer does not say which properties its lines have. */
-export const PROPERTIES = ["tenant", "node", "cluster", "pool", "model", "class", "day", "workload", "gpu", "namespace", "account", "user"];
-
 /** A property in words. */
 export function propertyName(name) {
   if (Object.hasOwn(WORDS, name)) return WORDS[name];
