@@ -33,8 +33,8 @@ use self::view::BillView;
 use super::agent::RunningAgent;
 use super::{Failure, print, print_data, report};
 use crate::accounting::billing::{
-    Bill, BillGrouping, BillRequest, BillsJson, Explanation, LineDetail, LineFilter, PriceBook,
-    bills_from_json, only_bill,
+    Bill, BillGrouping, BillProperty, BillRequest, BillsJson, Explanation, LineDetail, LineFilter, PriceBook,
+    PropertyFilters, bills_from_json, only_bill,
 };
 use crate::accounting::day_files::{self, ExportSource};
 use crate::accounting::ledger::{self, Cause, Reader};
@@ -87,6 +87,10 @@ pub(super) struct BillCommand {
     /// Only the lines of this tenant; may be given several times.
     #[arg(long, value_name = "TENANT")]
     tenant: Vec<String>,
+    /// Only the lines that have this value of a property of --by, such as node=n1; may be given several times, and of one property
+    /// any of the values counts.
+    #[arg(long, value_name = "PROPERTY=VALUE")]
+    only: Vec<String>,
     /// Divide the money of unheld time among the tenants by charged time, in a column of its own; or that of these
     /// remainders, with commas between them.
     #[arg(long, value_name = "REMAINDERS", num_args = 0..=1, require_equals = true, value_delimiter = ',',
@@ -113,7 +117,7 @@ pub(super) struct BillCommand {
     json: bool,
     /// List the tenants that cost more in --month, or in this month so far, than their budget (tenants.budgets), and exit
     /// with status 1 if there are any.
-    #[arg(long, conflicts_with_all = ["from", "to", "by", "spread", "compare", "split_by", "book", "csv", "html", "json"])]
+    #[arg(long, conflicts_with_all = ["from", "to", "by", "only", "spread", "compare", "split_by", "book", "csv", "html", "json"])]
     over_budget: bool,
     #[command(flatten)]
     against: against::AgainstOptions,
@@ -189,7 +193,9 @@ impl BillCommand {
             }
             None => self.by.detail(),
         };
-        let detail = LineDetail { day: needs_days, ..detail };
+        let only = self.filters()?;
+        let detail = only.properties().fold(detail, |detail, property| detail.and(property.detail()));
+        let detail = LineDetail { day: needs_days || detail.day, ..detail };
         let mut bills = self.source.bills("bill", period, detail, book)?;
         for bill in &mut bills {
             if !self.spread.is_empty() {
@@ -198,8 +204,24 @@ impl BillCommand {
             if !self.tenant.is_empty() {
                 bill.keep_lines(|line| self.tenant.contains(&line.tenant));
             }
+            if only.properties().next().is_some() {
+                let mut selected = only.selected(bill).into_iter();
+                bill.keep_lines(|_| selected.next() == Some(true));
+            }
         }
         Ok(bills)
+    }
+
+    fn filters(&self) -> Result<PropertyFilters, Failure> {
+        let mut filters = PropertyFilters::default();
+        for text in &self.only {
+            let wrong = |problem| Failure::wrong(format!("--only: {text:?}: {problem}"));
+            let (name, value) =
+                text.split_once('=').ok_or_else(|| wrong("write PROPERTY=VALUE".to_owned()))?;
+            let property: BillProperty = name.parse().map_err(wrong)?;
+            filters.add(property, value.to_owned()).map_err(wrong)?;
+        }
+        Ok(filters)
     }
 
     fn printed(&self, bills: &[Bill]) -> Result<String, Failure> {

@@ -211,6 +211,50 @@ fn request(agent: &Agent, user: &str, path: &str) -> (u16, String) {
     agent.get_with(path, &format!("Authorization: Basic {encoded}\r\n"))
 }
 
+/// What a reader of some tenants gets of a path.
+#[derive(PartialEq)]
+enum Shown {
+    Refused,
+    /// What everybody gets, in which no tenant is named.
+    Same,
+    /// Its own part of what names tenants.
+    Own,
+    /// Its own part, in which another tenant need not be named to anybody.
+    Unnamed,
+}
+
+/// A new path is in no arm until somebody has decided.
+fn shown_of(path: &str) -> Shown {
+    match path {
+        "/metrics" => Shown::Refused,
+        "/-/healthy" | "/-/ready" => Shown::Same,
+        "/api/v1/summary" | "/api/v1/snapshot" | "/api/v1/bill" | "/api/v1/explain" | "/api/v1/costs" => {
+            Shown::Own
+        }
+        "/api/v1/history" | "/api/v1/processes" | "/api/v1/health" | "/api/v1/events" => Shown::Unnamed,
+        other => panic!("{other}: say here what a reader of some tenants gets of it"),
+    }
+}
+
+/// Asks each path of the server as a reader of everything and as a reader of the tenant alice.
+fn check_every_path(agent: &Agent) {
+    for path in gpumeter::output::serve::endpoint_paths() {
+        let shown = shown_of(path);
+        let ((status, own), (_, whole)) = (request(agent, "alice", path), request(agent, "root", path));
+        assert_eq!(status, if shown == Shown::Refused { 403 } else { 200 }, "{path}: {own}");
+        assert!(!own.contains("carol"), "{path}: {own}");
+        assert!(shown != Shown::Own || whole.contains("carol") && own.contains("alice"), "{path}: {whole}");
+        assert!(shown != Shown::Same || own == whole, "{path}: {own}");
+    }
+    for group in ["workload", "gpu", "user", "day"] {
+        let (status, own) = request(agent, "alice", &format!("/api/v1/costs?group={group}"));
+        assert!(
+            status == 200 && !own.contains("carol") && own.contains("\"partial\":true"),
+            "{group}: {own}"
+        );
+    }
+}
+
 #[test]
 fn a_user_sees_only_the_lines_of_its_tenants() {
     let directory = tempfile::tempdir().unwrap();
@@ -274,6 +318,7 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
         let list: Value = serde_json::from_str(&request(&agent, "root", "/api/v1/processes").1).unwrap();
         list["total"].as_u64() > Some(0)
     });
+    check_every_path(&agent);
     // A user without tenants sees no lines.
     let bob: Value = serde_json::from_str(&request(&agent, "bob", "/api/v1/bill").1).unwrap();
     assert_eq!((lines(&bob), &bob["reconciliation"]["slot_ns"]), (0, &Value::from("0")));

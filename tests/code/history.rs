@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::meter::world::World;
 
 /// 2026-11-28T00:00:00Z, a Saturday: the histories here end with a Friday.
-const END: Utc = Utc(1_795_824_000_000_000_000);
+pub(crate) const END: Utc = Utc(1_795_824_000_000_000_000);
 
 const HOUR: u64 = 60 * MINUTE.0;
 
@@ -25,7 +25,7 @@ fn prices(rates: Value) -> Value {
 }
 
 /// A node with an H100, which the tenant lab has at night, and another one with everything else; and a further node.
-fn scenario() -> Value {
+pub(crate) fn scenario() -> Value {
     json!({
         "seed": 3,
         "gpus": [{ "profile": "h100", "count": 2 }],
@@ -81,12 +81,12 @@ fn scenario() -> Value {
 }
 
 /// A written history, and where it is.
-struct Written {
+pub(crate) struct Written {
     directory: tempfile::TempDir,
 }
 
 impl Written {
-    fn new(scenario: &Value, extent: HistoryExtent) -> Self {
+    pub(crate) fn new(scenario: &Value, extent: HistoryExtent) -> Self {
         Self::at(scenario, extent, END)
     }
 
@@ -104,7 +104,7 @@ impl Written {
         written
     }
 
-    fn ledger(&self) -> PathBuf {
+    pub(crate) fn ledger(&self) -> PathBuf {
         self.directory.path().join("ledger.db")
     }
 

@@ -16,6 +16,7 @@ mod attribution;
 mod attribution_cases;
 mod config;
 mod config_mistakes;
+mod costs;
 mod dashboards;
 mod events;
 mod export;

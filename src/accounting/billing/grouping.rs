@@ -149,6 +149,53 @@ impl LineView<'_> {
     }
 }
 
+/// Properties with the values that a line may have of each. A GPU may be given by index or UUID, and a workload by its id, whoever
+/// pays for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PropertyFilters(Vec<(BillProperty, Vec<String>)>);
+
+impl PropertyFilters {
+    /// Lets a line have that value too.
+    ///
+    /// # Errors
+    /// The value is given twice.
+    pub fn add(&mut self, property: BillProperty, value: String) -> Result<(), String> {
+        let place = self.0.iter().position(|(known, _)| *known == property).unwrap_or_else(|| {
+            self.0.push((property, Vec::new()));
+            self.0.len() - 1
+        });
+        let (property, values) = &mut self.0[place];
+        if values.contains(&value) {
+            return Err(format!("{}={value} is given twice; give it once", property.asked()));
+        }
+        values.push(value);
+        Ok(())
+    }
+
+    pub fn properties(&self) -> impl Iterator<Item = &BillProperty> {
+        self.0.iter().map(|(property, _)| property)
+    }
+
+    /// The properties and their values, as a user asks for them.
+    pub fn asked(&self) -> Vec<(String, Vec<String>)> {
+        self.0.iter().map(|(property, values)| (property.asked(), values.clone())).collect()
+    }
+
+    pub fn selects(&self, line: &LineView<'_>) -> bool {
+        self.0.iter().all(|(property, values)| {
+            let value = property.value(line);
+            let uuid = value.qualifier.as_ref().filter(|_| property.word() == Some("gpu"));
+            values.iter().any(|wanted| *wanted == value.name || uuid == Some(wanted))
+        })
+    }
+
+    /// Whether each line of a bill has such values.
+    pub fn selected(&self, bill: &Bill) -> Vec<bool> {
+        let index = BillIndex::new(bill);
+        bill.lines.iter().map(|line| self.selects(&index.view(line))).collect()
+    }
+}
+
 /// The names that several groups have, each with a qualifier of its own, by the place of their property.
 #[derive(Debug, Default)]
 pub struct SharedNames<'a>(BTreeMap<(usize, u32, &'a str), BTreeSet<&'a str>>);

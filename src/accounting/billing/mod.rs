@@ -47,7 +47,9 @@ pub use explanation::{
     ClockStep, ExplainedLine, Explanation, GpuEvent, GpuEventKind, GpuRecord, LineSpan, NodeBoot,
     OpenHolding, Remark, RulesVersion, Tenancy, TenantBasis, WorkloadUsage, XidRecord,
 };
-pub use grouping::{BillGrouping, BillProperty, GroupKey, GroupValue, LineView, NONE, SharedNames};
+pub use grouping::{
+    BillGrouping, BillProperty, GroupKey, GroupValue, LineView, NONE, PropertyFilters, SharedNames,
+};
 pub use history::{GpuMinute, HistoryDraft, MinuteRow, MinuteUses, UsageHistory};
 pub use job_comparison::{ComparedJob, JobComparison, compare_jobs};
 pub use job_id::JobId;

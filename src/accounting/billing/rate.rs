@@ -19,7 +19,7 @@ pub struct PriceBook {
 
 impl PriceBook {
     pub fn is_example(&self) -> bool {
-        self.rates.iter().any(|rate| rate.tariff.class.starts_with(EXAMPLE))
+        self.rates.iter().any(Rate::is_example)
     }
 
     /// The rates of GPU time.
@@ -78,6 +78,12 @@ pub struct Rate {
     /// How it follows from what the operator gave, as `32.77 per node-hour / 8 GPUs`; none where it was given itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derivation: Option<Arc<str>>,
+}
+
+impl Rate {
+    pub fn is_example(&self) -> bool {
+        self.tariff.class.starts_with(EXAMPLE)
+    }
 }
 
 named! {

@@ -103,7 +103,7 @@ impl<'a> StoredAccount<'a> {
         Ok(())
     }
 
-    fn closed_until(&self) -> Utc {
+    pub(super) fn closed_until(&self) -> Utc {
         closed_until(self.gpus.iter().map(|(_, gpu)| gpu.settled_until))
     }
 
@@ -321,7 +321,10 @@ pub(super) fn load_holder_id(connection: &Connection, key: i64) -> rusqlite::Res
 
 /// The conflicts of claims between two times, by slot and holders. They count by quarter hours, which a roll-up keeps. A
 /// holder alone was in no conflict: earlier releases wrote the same for a claim that yielded.
-fn load_conflicts(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<Vec<ClaimConflict>> {
+pub(super) fn load_conflicts(
+    connection: &Connection,
+    [from, to]: [Utc; 2],
+) -> rusqlite::Result<Vec<ClaimConflict>> {
     let mut claims: BTreeMap<(GpuId, String, Utc), BTreeSet<String>> = BTreeMap::new();
     let mut statement = connection.prepare(
         "SELECT gpu_index, uuid, minute_ns, text FROM remark JOIN gpu ON id = gpu

@@ -10,6 +10,7 @@ mod close;
 mod column;
 mod commit;
 mod compact;
+mod costs;
 mod counters;
 mod day;
 mod error;

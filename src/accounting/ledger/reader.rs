@@ -7,11 +7,13 @@ use rusqlite::{Connection, Params};
 
 use super::billing::{HOLDERS, closed_time, make_bill, make_bills};
 use super::column::{self, loaded_id, loaded_json};
+use super::costs::make_costs;
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
 use super::explain::explain;
 use super::statements::{self, RecordedDocuments};
 use super::{counters, day, evidence, history, node, schema};
+use crate::accounting::billing::costs::{CostReport, CostRequest};
 use crate::accounting::billing::{
     Bill, BillRequest, DayAccount, DayEvidence, DayRevision, Explanation, RulesVersion,
 };
@@ -64,6 +66,14 @@ impl Reader {
     pub fn bills(&mut self, request: &BillRequest) -> Result<Vec<Bill>, Error> {
         let bills = self.read("make a bill", |transaction| make_bills(transaction, request))?;
         Ok(bills.into_iter().map(|bill| bill.visible_to(&request.visible)).collect())
+    }
+
+    /// The costs of a period, as their reader may see them.
+    ///
+    /// # Errors
+    /// Those of [`Reader::bill`].
+    pub fn costs(&mut self, request: &CostRequest) -> Result<CostReport, Error> {
+        self.read("add up costs", |transaction| make_costs(transaction, request))
     }
 
     /// Explains the lines of a bill.

@@ -1,4 +1,4 @@
-//! The reader thread: makes bills and explanations from the ledger, so that SQL never blocks the I/O thread.
+//! The reader thread: makes bills, explanations and costs from the ledger, so that SQL never blocks the I/O thread.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{Shared, StartError};
 use crate::accounting::billing::{Bill, BillsJson};
 use crate::accounting::ledger::{Error, Reader};
 use crate::config::BillingConfig;
-use crate::output::serve::{BillJob, BillRefusal};
+use crate::output::serve::{BillJob, BillRefusal, LedgerQuestion};
 use crate::runtime::clock::Stop;
 use crate::runtime::thread::Thread;
 
@@ -27,7 +27,7 @@ pub(super) fn start(path: Option<PathBuf>, shared: &Shared) -> Result<mpsc::Send
 }
 
 fn answer_bills(path: &Path, config: &BillingConfig, mut jobs: mpsc::Receiver<BillJob>, stop: &Stop) {
-    while let Some(BillJob { request, is_explanation, reply }) = jobs.blocking_recv() {
+    while let Some(BillJob { question, reply }) = jobs.blocking_recv() {
         if stop.is_called() {
             return;
         }
@@ -43,10 +43,14 @@ fn answer_bills(path: &Path, config: &BillingConfig, mut jobs: mpsc::Receiver<Bi
             Ok(reader)
         });
         let answer = reader.map_err(refusal).and_then(|mut reader| {
-            if is_explanation {
-                return json(&reader.explain(&request).map_err(refusal)?);
-            }
-            let bills = reader.bills(&request).map_err(refusal)?.into_iter().map(|bill| Bill {
+            let bills = match question {
+                LedgerQuestion::Bill(request) => reader.bills(&request).map_err(refusal)?,
+                LedgerQuestion::Explanation(request) => {
+                    return json(&reader.explain(&request).map_err(refusal)?);
+                }
+                LedgerQuestion::Costs(request) => return json(&reader.costs(&request).map_err(refusal)?),
+            };
+            let bills = bills.into_iter().map(|bill| Bill {
                 billing_account: config.account.clone(),
                 invoice_issuer: config.invoice_issuer.clone(),
                 ..bill
@@ -104,7 +108,7 @@ mod tests {
 
     fn ask(sender: &mpsc::Sender<BillJob>, request: BillRequest) -> Answer {
         let (reply, answer) = oneshot::channel();
-        sender.blocking_send(BillJob { request, is_explanation: false, reply }).unwrap();
+        sender.blocking_send(BillJob { question: LedgerQuestion::Bill(request), reply }).unwrap();
         answer
     }
 

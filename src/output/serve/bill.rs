@@ -1,9 +1,9 @@
-//! Requests for bills and explanations.
+//! Requests for bills, explanations and costs.
 //!
 //! SQL blocks, so a bill is never made on the I/O thread: requests go through a bounded queue to the reader thread, and the answer
 //! comes back as JSON. A slow bill delays neither metrics nor ticks. A query has `from`, `to`, `time_zone` and `by`, each at most
-//! once, for an explanation what selects lines instead of `by`, and nothing else, so that a mistyped name is an error and not a bill
-//! of another period.
+//! once, for an explanation what selects lines instead of `by`, for costs what [`CostRequest::parse`] reads, and nothing else, so that
+//! a mistyped name is an error and not a bill of another period.
 
 use std::time::Duration;
 
@@ -14,14 +14,31 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::accounting::billing::BillRequest;
+use crate::accounting::billing::costs::CostRequest;
 use crate::config::decode_percent;
+use crate::model::VisibleAccount;
 use crate::runtime::clock::system_now;
+
+/// What the thread that reads the ledger answers.
+#[derive(Clone, Debug)]
+pub enum LedgerQuestion {
+    Bill(BillRequest),
+    /// Of the lines of the request.
+    Explanation(BillRequest),
+    Costs(CostRequest),
+}
+
+/// Which of them a path asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LedgerAnswer {
+    Bill,
+    Explanation,
+    Costs,
+}
 
 #[derive(Debug)]
 pub struct BillJob {
-    pub request: BillRequest,
-    /// Whether the lines of the request are to be explained; otherwise the bill is wanted.
-    pub is_explanation: bool,
+    pub question: LedgerQuestion,
     /// Receives the answer as JSON; closed when nothing waits for it any more.
     pub reply: oneshot::Sender<Result<String, BillRefusal>>,
 }
@@ -33,16 +50,15 @@ pub struct BillRefusal {
     pub text: String,
 }
 
-/// A bill or an explanation as JSON, or the status and text of the error.
+/// The answer as JSON, or the status and text of the error.
 pub(super) async fn request_bill(
     bills: &mpsc::Sender<BillJob>,
-    request: BillRequest,
-    is_explanation: bool,
+    question: LedgerQuestion,
     limit: Duration,
 ) -> Result<String, (StatusCode, String)> {
     let unavailable = |line: &str| (StatusCode::SERVICE_UNAVAILABLE, line.to_owned());
     let (reply, answer) = oneshot::channel();
-    bills.try_send(BillJob { request, is_explanation, reply }).map_err(|error| match error {
+    bills.try_send(BillJob { question, reply }).map_err(|error| match error {
         TrySendError::Full(_) => unavailable("too many bills are requested at once; try again"),
         TrySendError::Closed(_) => unavailable("this agent has no ledger to read; its log says why"),
     })?;
@@ -58,28 +74,41 @@ pub(super) async fn request_bill(
     }
 }
 
-/// Parses the query string of a bill or an explanation; `zone` holds where it gives none.
+/// Parses the query string of a path; `zone` holds where it gives none.
 pub(super) fn parse_query(
     text: Option<&str>,
-    is_explanation: bool,
+    answer: LedgerAnswer,
     zone: &TimeZone,
-) -> Result<BillRequest, String> {
+    visible: VisibleAccount,
+) -> Result<LedgerQuestion, String> {
     const OF_BILLS: [&str; 4] = ["from", "to", "time_zone", "by"];
     let pairs = text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if !is_explanation && !OF_BILLS.contains(&name) {
+        // A browser encodes the colon of attribute:NAME.
+        let name = decode_percent(name)
+            .ok_or_else(|| format!("{name} is not percent-encoded UTF-8; encode it again"))?;
+        if answer == LedgerAnswer::Bill && !OF_BILLS.contains(&&*name) {
             return Err(format!("unknown parameter {name:?}; use from, to, time_zone and by"));
         }
         let value = decode_percent(value)
             .ok_or_else(|| format!("{name}={value} is not percent-encoded UTF-8; encode it again"))?;
         Ok((name, value))
     });
-    let request = BillRequest::parse(pairs.collect::<Result<Vec<_>, _>>()?, zone.clone(), system_now().utc)?;
-    if is_explanation && request.detail.day {
+    let pairs = pairs.collect::<Result<Vec<_>, String>>()?;
+    let pairs = pairs.iter().map(|(name, value)| (&**name, value.clone()));
+    let (zone, now) = (zone.clone(), system_now().utc);
+    if answer == LedgerAnswer::Costs {
+        return Ok(LedgerQuestion::Costs(CostRequest { visible, ..CostRequest::parse(pairs, zone, now)? }));
+    }
+    let request = BillRequest { visible, ..BillRequest::parse(pairs, zone, now)? };
+    if answer == LedgerAnswer::Bill {
+        return Ok(LedgerQuestion::Bill(request));
+    }
+    if request.detail.day {
         return Err("by is for bills; leave it out".to_owned());
     }
-    Ok(request)
+    Ok(LedgerQuestion::Explanation(request))
 }
 
 #[cfg(test)]
@@ -89,7 +118,10 @@ mod tests {
     use crate::model::Utc;
 
     fn parse(text: Option<&str>) -> Result<BillRequest, String> {
-        parse_query(text, false, &TimeZone::UTC)
+        match parse_query(text, LedgerAnswer::Bill, &TimeZone::UTC, VisibleAccount::Everything)? {
+            LedgerQuestion::Bill(request) => Ok(request),
+            other => Err(format!("{other:?}")),
+        }
     }
 
     #[test]
@@ -111,7 +143,12 @@ mod tests {
         for broken in ["from=%", "from=%4", "from=%zz", "from=%ff", "from=%+1"] {
             assert!(error(broken).contains("encode it again"), "{broken}");
         }
-        let by_day = parse_query(Some("by=day"), true, &TimeZone::UTC).unwrap_err();
-        assert_eq!(by_day, "by is for bills; leave it out");
+        let error = |text, answer| {
+            parse_query(Some(text), answer, &TimeZone::UTC, VisibleAccount::Everything).unwrap_err()
+        };
+        assert_eq!(error("by=day", LedgerAnswer::Explanation), "by is for bills; leave it out");
+        assert!(
+            error("form=1", LedgerAnswer::Costs).contains("unknown parameter \"form\"; use period, group")
+        );
     }
 }

@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 pub use accept::run;
-pub use bill::{BillJob, BillRefusal};
+pub use bill::{BillJob, BillRefusal, LedgerQuestion};
 pub use latest::LatestSnapshot;
 pub use listen::{
     BoundListeners, Error, InheritError, Listener, MetricNames, MissingListeners, UnboundAddress, bind,
@@ -41,6 +41,7 @@ pub use local::{Ends, OwnerRequest};
 pub use page::LivePage;
 pub use passwords::{Passwords, VerifyRequest};
 pub use response::Requests;
+pub use route::endpoint_paths;
 pub use security::{Access, Security};
 
 use crate::model::{Nanoseconds, Release, VisibleAccount};

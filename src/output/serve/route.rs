@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use hyper::body::{Body, Bytes};
 use hyper::header::{
-    ACCEPT, ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_ENCODING, HeaderMap, RETRY_AFTER, VARY,
+    ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, HeaderMap, RETRY_AFTER, VARY,
 };
 use hyper::{Method, Request, StatusCode};
 use tokio::time::sleep;
 
-use super::bill::{parse_query, request_bill};
+use super::bill::{LedgerAnswer, parse_query, request_bill};
 use super::connection::Arrival;
 use super::listen::MetricNames;
 use super::local::{Ends, check_origin};
@@ -17,7 +17,6 @@ use super::page::LivePage;
 use super::response::{JSON, PageResponse, Refusal, busy, error, respond_with, text, with};
 use super::security::Security;
 use super::{NO_SNAPSHOT, Site, live};
-use crate::accounting::billing::BillRequest;
 use crate::model::VisibleAccount;
 use crate::output::render::{self, PageFormat, PublishedSnapshot};
 
@@ -46,10 +45,8 @@ enum Audience {
 #[derive(Clone, Copy)]
 enum Answer {
     AtOnce(fn(&Call<'_>) -> PageResponse),
-    /// By the thread that reads the ledger: a bill, or the explanation of its lines.
-    FromLedger {
-        is_explanation: bool,
-    },
+    /// By the thread that reads the ledger.
+    FromLedger(LedgerAnswer),
 }
 
 pub(super) struct Call<'a> {
@@ -65,8 +62,8 @@ const fn at_once(path: &'static str, audience: Audience, answer: fn(&Call<'_>) -
     Route { path, audience, answer: Answer::AtOnce(answer) }
 }
 
-const fn from_ledger(path: &'static str, is_explanation: bool) -> Route {
-    Route { path, audience: Audience::Reader, answer: Answer::FromLedger { is_explanation } }
+const fn from_ledger(path: &'static str, answer: LedgerAnswer) -> Route {
+    Route { path, audience: Audience::Reader, answer: Answer::FromLedger(answer) }
 }
 
 /// All paths but the files of the live page.
@@ -88,9 +85,15 @@ const ENDPOINTS: &[Route] = &[
             render::events(&call.site.status.pages.events().latest(), &published.snapshot, &call.visible)
         })
     }),
-    from_ledger("/api/v1/bill", false),
-    from_ledger("/api/v1/explain", true),
+    from_ledger("/api/v1/bill", LedgerAnswer::Bill),
+    from_ledger("/api/v1/explain", LedgerAnswer::Explanation),
+    from_ledger("/api/v1/costs", LedgerAnswer::Costs),
 ];
+
+/// All paths but the files of the live page, for the test that asks each as a reader of some tenants.
+pub fn endpoint_paths() -> impl Iterator<Item = &'static str> {
+    ENDPOINTS.iter().map(|endpoint| endpoint.path)
+}
 
 impl Route {
     fn at(path: &str, names: MetricNames, page: &LivePage) -> Option<Self> {
@@ -208,7 +211,7 @@ async fn route<B: Body>(
         Answer::AtOnce(answer) => {
             answer(&Call { path, query, headers: request.headers(), names, visible, site })
         }
-        Answer::FromLedger { is_explanation } => bill(request, is_explanation, visible, site).await,
+        Answer::FromLedger(answer) => from_reader(request, answer, visible, site).await,
     }
 }
 
@@ -298,19 +301,22 @@ fn ready(call: &Call<'_>) -> PageResponse {
     }
 }
 
-async fn bill<B>(
+async fn from_reader<B>(
     request: &Request<B>,
-    is_explanation: bool,
+    answer: LedgerAnswer,
     visible: VisibleAccount,
     site: &Site,
 ) -> PageResponse {
     let path = request.uri().path();
-    let asked = match parse_query(request.uri().query(), is_explanation, &site.zone) {
-        Ok(asked) => BillRequest { visible, ..asked },
+    let question = match parse_query(request.uri().query(), answer, &site.zone, visible) {
+        Ok(question) => question,
         Err(line) => return error(StatusCode::BAD_REQUEST, path, &line),
     };
-    match request_bill(&site.bills, asked, is_explanation, site.limits.bill).await {
-        Ok(bill) => respond_with(StatusCode::OK, JSON, Bytes::from(bill)),
+    match request_bill(&site.bills, question, site.limits.bill).await {
+        // What one reader may see is nothing for the next one behind a proxy.
+        Ok(answer) => {
+            with(respond_with(StatusCode::OK, JSON, Bytes::from(answer)), CACHE_CONTROL, "no-store")
+        }
         Err((status, line)) => error(status, path, &line),
     }
 }

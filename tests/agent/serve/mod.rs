@@ -15,8 +15,8 @@ use gpumeter::model::snapshot::{AgentEntry, AgentNumber, HourlyUse, Roster, Snap
 use gpumeter::model::{HowHeld, Nanoseconds, Stamp, Utc, VisibleAccount};
 use gpumeter::output::render::{PageCache, PageFormat, PublishedSnapshot};
 use gpumeter::output::serve::{
-    Access, AgentStatus, BillJob, BillRefusal, LivePage, MetricNames, OwnerRequest, Passwords, Security,
-    ServerLimits, Site, bind, run,
+    Access, AgentStatus, BillJob, BillRefusal, LedgerQuestion, LivePage, MetricNames, OwnerRequest,
+    Passwords, Security, ServerLimits, Site, bind, run,
 };
 use hyper::body::Bytes;
 use jiff::tz::TimeZone;
@@ -463,9 +463,9 @@ fn a_bill_comes_from_the_ledger_with_its_errors() {
     let mut ask = |query: &str, reply: Result<String, BillRefusal>| {
         write!(stream, "GET /api/v1/bill{query} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").unwrap();
         let job = agent.bills.blocking_recv().unwrap();
-        assert!(!job.is_explanation);
+        let LedgerQuestion::Bill(request) = job.question else { panic!("{:?}", job.question) };
         job.reply.send(reply).unwrap();
-        ([job.request.from, job.request.to], one(&mut stream))
+        ([request.from, request.to], one(&mut stream))
     };
     let (asked, answer) = ask("?from=2026-10-01&to=2026%2D11%2D01", Ok(r#"{"rows":[]}"#.to_owned()));
     assert_eq!(asked, [1_790_812_800, 1_793_491_200].map(|second| Some(Utc(second * 1_000_000_000))));
@@ -485,6 +485,8 @@ fn a_bill_comes_from_the_ledger_with_its_errors() {
         "explain?job=x",
         "explain?gpu=1&gpu=2",
         "explain?by=day",
+        "costs?from=2026-10-01",
+        "costs?group=team",
     ] {
         assert_eq!(status(&agent.get(&format!("/api/v1/{wrong}"))), 400, "{wrong}");
     }
@@ -492,8 +494,20 @@ fn a_bill_comes_from_the_ledger_with_its_errors() {
     write!(stream, "GET {asked} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").unwrap();
     let job = agent.bills.blocking_recv().unwrap();
     let parameters = [("job", "7.0".to_owned()), ("slurm_user", "a b".to_owned())];
-    assert_eq!(job.request.filter.parameters(), parameters);
-    assert!(job.is_explanation && job.request.from.is_some());
+    let LedgerQuestion::Explanation(request) = job.question else { panic!("{:?}", job.question) };
+    assert_eq!(request.filter.parameters(), parameters);
+    assert!(request.from.is_some());
+    let asked = "/api/v1/costs?period=2026-10&attribute%3Aowner=ada%20b&node=n1&node=n2";
+    let mut stream = agent.connect();
+    write!(stream, "GET {asked} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").unwrap();
+    let job = agent.bills.blocking_recv().unwrap();
+    let LedgerQuestion::Costs(request) = job.question else { panic!("{:?}", job.question) };
+    let filters: Vec<_> =
+        request.filters.asked().into_iter().map(|(name, values)| (name, values.len())).collect();
+    assert_eq!(filters, [("attribute:owner".to_owned(), 1), ("node".to_owned(), 2)]);
+    job.reply.send(Ok("{}".to_owned())).unwrap();
+    let answer = one(&mut stream);
+    assert!(answer.contains("cache-control: no-store"), "{answer}");
 }
 
 #[test]

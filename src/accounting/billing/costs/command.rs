@@ -37,9 +37,8 @@ fn bill_of_period(request: &CostRequest, source: &str, is_open: bool) -> Vec<Str
 
 fn selection(request: &CostRequest) -> Vec<String> {
     let mut words = Vec::new();
-    for filter in &request.filters {
-        let name = filter.property.asked();
-        for value in &filter.values {
+    for (name, values) in request.asked_filters() {
+        for value in &values {
             words.extend(match &*name {
                 "tenant" => ["--tenant".to_owned(), quoted(value)],
                 _ => ["--only".to_owned(), quoted(&format!("{name}={value}"))],

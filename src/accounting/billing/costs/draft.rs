@@ -52,6 +52,7 @@ pub struct CostDraft<'a> {
     pub(super) spread: Spread,
     pub(super) tenant_sums: BTreeMap<Arc<str>, TenantSums>,
     by_day: bool,
+    tells_hours: bool,
 }
 
 /// Of a tenant in the period, whatever the grouping.
@@ -153,7 +154,13 @@ impl<'a> CostDraft<'a> {
             spread: Spread::default(),
             tenant_sums: BTreeMap::new(),
             by_day: request.group.needs_days(),
+            tells_hours: true,
         }
+    }
+
+    /// Leaves the hours of the period out of the report, for a source that does not read each of them.
+    pub const fn leave_out_hours(&mut self) {
+        self.tells_hours = false;
     }
 
     /// Adds sums of the period, of one local day.
@@ -166,7 +173,7 @@ impl<'a> CostDraft<'a> {
         if place.is_visible && !self.request.is_partial() {
             self.spread.add(place.payment, sums)?;
         }
-        let Some(group) = place.group else { return Ok(()) };
+        let Some(group) = place.group.filter(|_| self.request.has_day(day)) else { return Ok(()) };
         let row = self.rows.entry((group, self.by_day.then_some(day))).or_default();
         row.sums.add(sums)?;
         row.spread.add(place.payment, sums)?;
@@ -209,12 +216,12 @@ impl<'a> CostDraft<'a> {
         hour: &LocalHour,
         sums: &HourSums,
     ) -> Result<(), MoneyOverflow> {
-        if !self.place(key, false).is_selected {
+        if !self.place(key, false).is_selected || !self.request.has_day(hour.day) {
             return Ok(());
         }
         let (place, is_inside) =
             (hour.of_week(), |[from, to]: &[_; 2]| *from <= hour.begin && hour.begin < *to);
-        if is_inside(&self.ranges.period) {
+        if self.tells_hours && is_inside(&self.ranges.period) {
             let hours = self.hours.get_or_insert_with(|| Box::new([HourSums::default(); WEEK]));
             hours[place].add(sums)?;
         }
@@ -235,7 +242,7 @@ impl<'a> CostDraft<'a> {
         }
         let view = key.view(self.tenants.attributes.get(&*key.tenant));
         let is_visible = self.request.is_visible(&view);
-        let is_selected = is_visible && self.request.selects(&view);
+        let is_selected = is_visible && self.request.filters.selects(&view);
         let payment = if self.request.spread.contains(&*key.tenant) {
             Payment::Divided
         } else if key.tenant.starts_with(RESERVED) {

@@ -111,8 +111,7 @@ impl CostDraft<'_> {
         let mut values = values.iter().enumerate();
         for property in self.request.group.properties() {
             let (named, filter) = if let Some(day) = day.filter(|_| property.word() == Some("day")) {
-                let next = day.tomorrow().unwrap_or(day);
-                ((0, day.to_string()), vec![("period".to_owned(), format!("{day}..{next}"))])
+                ((0, day.to_string()), vec![("day".to_owned(), day.to_string())])
             } else {
                 let Some((place, value)) = values.next() else { continue };
                 let filter = row_filter(property, &value.name, value.qualifier.as_deref());
@@ -232,7 +231,8 @@ impl CostDraft<'_> {
     /// tenant.
     fn set_budgets(&self, rows: &mut [CostRow], currency: Option<&str>) -> Option<BudgetUse> {
         let currency = currency?;
-        if !self.request.period.is_month() || !self.request.filters_tenants_only() {
+        let is_whole = self.request.filters_tenants_only() && self.request.days.is_empty();
+        if !self.request.period.is_month() || !is_whole {
             return None;
         }
         let budget = |tenant: &str| -> Option<&TenantBudget> {
@@ -286,7 +286,9 @@ impl CostDraft<'_> {
 
     fn cost_hours(&self) -> Option<Vec<CostHour>> {
         let hours = self.hours.as_ref()?;
-        let lengths = WeekHours::of(&local_hours(self.ranges.period, &self.request.zone));
+        let mut of_period = local_hours(self.ranges.period, &self.request.zone);
+        of_period.retain(|hour| self.request.has_day(hour.day));
+        let lengths = WeekHours::of(&of_period);
         let of_week = (0..WEEK).map(|place| {
             let average = |time: u128| ratio(time.cast_signed(), lengths.at(place).into()).unwrap_or(0.0);
             let sums = &hours[place];
@@ -382,10 +384,8 @@ fn day_rows(mut rows: Vec<(usize, Option<String>, DaySums)>, has_money: bool) ->
 
 impl AskedCosts {
     fn of(request: &CostRequest) -> Self {
-        let filters = request
-            .filters
-            .iter()
-            .map(|filter| AskedFilter { property: filter.property.asked(), values: filter.values.clone() });
+        let filters = request.asked_filters().into_iter();
+        let filters = filters.map(|(property, values)| AskedFilter { property, values });
         Self {
             period: request.asked_period.clone(),
             group: request.group.asked().join(","),

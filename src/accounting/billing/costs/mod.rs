@@ -20,5 +20,5 @@ pub use calendar::{CostPeriod, LocalHour, local_hours};
 pub use draft::{CostDraft, CostTenants, HourSums};
 pub use key::{CostKey, CostSums, CostWorkload};
 pub use report::{CostDay, CostFacts, CostHour, CostNotice, CostReport, CostSource, CostStatement};
-pub use request::{CostFilter, CostRanges, CostRequest};
+pub use request::{CostRanges, CostRequest};
 pub use row::{BudgetUse, CostAmounts, CostRow, ShownAmounts};

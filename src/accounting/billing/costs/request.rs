@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
 use super::calendar::CostPeriod;
-use crate::accounting::billing::{BillGrouping, BillProperty, LineView, NONE, day_begin, local_date};
+use crate::accounting::billing::{
+    BillGrouping, BillProperty, LineView, NONE, PropertyFilters, day_begin, local_date,
+};
 use crate::model::{QUARTER_HOUR, RESERVED, Utc, VisibleAccount};
 
 /// A request, as the parameters of a URL say it.
@@ -16,8 +19,9 @@ pub struct CostRequest {
     pub asked_period: String,
     pub period: CostPeriod,
     pub group: BillGrouping,
-    /// A line must meet each.
-    pub filters: Vec<CostFilter>,
+    pub filters: PropertyFilters,
+    /// The local days that are asked for; empty: all.
+    pub days: BTreeSet<Date>,
     /// The remainders whose money is divided among tenants.
     pub spread: BTreeSet<String>,
     /// How many rows are shown; the others are one.
@@ -25,13 +29,6 @@ pub struct CostRequest {
     pub zone: TimeZone,
     pub visible: VisibleAccount,
     pub now: Utc,
-}
-
-/// A property with the values that it may have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CostFilter {
-    pub property: BillProperty,
-    pub values: Vec<String>,
 }
 
 /// The times that a report is made from, each from and to.
@@ -64,7 +61,8 @@ impl CostRequest {
         now: Utc,
     ) -> Result<Self, String> {
         let (mut period, mut group, mut top) = (None, None, None);
-        let (mut filters, mut spread) = (Vec::<CostFilter>::new(), BTreeSet::new());
+        let mut filters = PropertyFilters::default();
+        let (mut days, mut spread) = (BTreeSet::new(), BTreeSet::new());
         for (name, value) in parameters {
             let given = match name {
                 "period" => &mut period,
@@ -76,8 +74,12 @@ impl CostRequest {
                     spread.insert(remainder(value)?);
                     continue;
                 }
+                "day" => {
+                    days.insert(parse_day(&value)?);
+                    continue;
+                }
                 _ => {
-                    add_filter(&mut filters, name, value)?;
+                    filters.add(property(name)?, value)?;
                     continue;
                 }
             };
@@ -92,7 +94,7 @@ impl CostRequest {
         let top = top.map_or(Ok(TOP), |top| parse_top(&top))?;
         let period = CostPeriod::parse(&asked_period, today)?;
         let visible = VisibleAccount::Everything;
-        Ok(Self { asked_period, period, group, filters, spread, top, zone, visible, now })
+        Ok(Self { asked_period, period, group, filters, days, spread, top, zone, visible, now })
     }
 
     /// The times to read of an account that begins and ends there.
@@ -109,12 +111,15 @@ impl CostRequest {
         }
         let to = until.min(end).max(from);
         let is_open = to < until;
-        let before = self.period.before().and_then(|before| before.bounds(&self.zone));
+        // Nothing is compared with single days.
+        let (is_whole, before) =
+            (self.days.is_empty(), self.period.before().filter(|_| self.days.is_empty()));
+        let before = before.and_then(|before| before.bounds(&self.zone));
         let before = before.filter(|[before, _]| *before >= begin).map(|[before, end]| {
             let elapsed = to.since(from).0 / QUARTER_HOUR.0 * QUARTER_HOUR.0;
             [before, if is_open { Utc(before.0 + elapsed).min(end) } else { end }]
         });
-        let weeks = if is_open { self.weeks(begin, to) } else { Vec::new() };
+        let weeks = if is_open && is_whole { self.weeks(begin, to) } else { Vec::new() };
         Ok(CostRanges {
             period: [from, to],
             open_until: is_open.then_some(until),
@@ -147,7 +152,18 @@ impl CostRequest {
         let is_of_tenant = |property: &BillProperty| {
             property.word() == Some("tenant") || matches!(property, BillProperty::Attribute(_))
         };
-        self.filters.iter().all(|filter| is_of_tenant(&filter.property))
+        self.filters.properties().all(is_of_tenant)
+    }
+
+    /// All filters, as parameters of the URL.
+    pub(super) fn asked_filters(&self) -> Vec<(String, Vec<String>)> {
+        let days: Vec<String> = self.days.iter().map(ToString::to_string).collect();
+        let days = (!days.is_empty()).then(|| ("day".to_owned(), days));
+        self.filters.asked().into_iter().chain(days).collect()
+    }
+
+    pub(super) fn has_day(&self, day: Date) -> bool {
+        self.days.is_empty() || self.days.contains(&day)
     }
 
     pub fn is_partial(&self) -> bool {
@@ -155,26 +171,12 @@ impl CostRequest {
     }
 
     fn properties(&self) -> impl Iterator<Item = &BillProperty> {
-        self.group.properties().iter().chain(self.filters.iter().map(|filter| &filter.property))
+        self.group.properties().iter().chain(self.filters.properties())
     }
 
     pub(super) fn is_visible(&self, line: &LineView<'_>) -> bool {
         let label = |name: &str| line.labels.and_then(|labels| labels.get(name)).map(String::as_str);
         self.visible.shows(line.tenant, |fact| label(fact.label()))
-    }
-
-    pub(super) fn selects(&self, line: &LineView<'_>) -> bool {
-        self.filters.iter().all(|filter| filter.selects(line))
-    }
-}
-
-impl CostFilter {
-    fn selects(&self, line: &LineView<'_>) -> bool {
-        let value = self.property.value(line);
-        let is_gpu = self.property.word() == Some("gpu");
-        self.values
-            .iter()
-            .any(|wanted| *wanted == value.name || (is_gpu && value.qualifier.as_ref() == Some(wanted)))
     }
 }
 
@@ -190,30 +192,17 @@ fn parse_top(text: &str) -> Result<usize, String> {
     top.ok_or_else(|| format!("top: {text:?} is no number of rows; write one from 1 to {MOST}"))
 }
 
-fn add_filter(filters: &mut Vec<CostFilter>, name: &str, value: String) -> Result<(), String> {
-    let property = name.parse::<BillProperty>().map_err(|_| {
+fn parse_day(text: &str) -> Result<Date, String> {
+    text.parse().map_err(|_| format!("day: {text:?} is no day; write it like 2026-10-03"))
+}
+
+fn property(name: &str) -> Result<BillProperty, String> {
+    name.parse().map_err(|_| {
         format!(
             "unknown parameter {name:?}; use period, group, spread, top, or a property to select by, such as tenant, node, model \
              or k8s_namespace_name (docs/costs-page.md)"
         )
-    })?;
-    if property.word() == Some("day") {
-        let next = "a period like 2026-10-03..2026-10-04";
-        return Err(format!("day={value}: days are selected by {next}; give that as period"));
-    }
-    match filters.iter_mut().find(|filter| filter.property == property) {
-        Some(filter) if filter.values.contains(&value) => {
-            Err(format!("{name}={value} is given twice; give it once"))
-        }
-        Some(filter) => {
-            filter.values.push(value);
-            Ok(())
-        }
-        None => {
-            filters.push(CostFilter { property, values: vec![value] });
-            Ok(())
-        }
-    }
+    })
 }
 
 /// What a click on a row selects; nothing where it cannot be said.
@@ -258,7 +247,13 @@ mod tests {
             ("2026-11".into(), vec!["tenant".to_owned()], 200)
         );
         let request = parse(&[("node", "n1"), ("node", "n2"), ("attribute:owner", "ada")]).unwrap();
-        assert_eq!(request.filters[0].values, ["n1", "n2"]);
+        assert_eq!(
+            request.filters.asked(),
+            [
+                ("node".to_owned(), vec!["n1".to_owned(), "n2".to_owned()]),
+                ("attribute:owner".to_owned(), vec!["ada".to_owned()])
+            ]
+        );
         assert!(!request.needs_workloads() && !request.filters_tenants_only());
         assert!(parse(&[("namespace", "a")]).unwrap().needs_workloads());
         let error = |parameters| parse(parameters).unwrap_err();
@@ -266,7 +261,7 @@ mod tests {
         assert_eq!(error(&[("node", "n1"), ("node", "n1")]), "node=n1 is given twice; give it once");
         for (name, value, told) in [
             ("grop", "x", "unknown parameter \"grop\"; use period, group, "),
-            ("day", "2026-11-01", "give that as period"),
+            ("day", "yesterday", "day: \"yesterday\" is no day; write it like 2026-10-03"),
             ("spread", "ml", "only remainders are divided"),
             ("top", "0", "write one from 1 to 10000"),
             ("group", "team", "group: write tenant, "),
