@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use gpumeter::accounting::billing::{Bill, BillLine, BillRequest, ExactMoney, only_bill};
-use gpumeter::accounting::day_files::{ExportSource, make_bills};
+use gpumeter::accounting::billing::{
+    Bill, BillLine, BillRequest, ExactMoney, Explanation, GpuRecord, LineFilter, TenantBasis, only_bill,
+};
+use gpumeter::accounting::day_files::{ExportDirectory, ExportSource, make_bills, write_day, write_file};
 use gpumeter::accounting::ledger::Reader;
 use gpumeter::cli::demo::{DemoScenario, HistoryExtent, HistoryPaths};
 use gpumeter::model::{Amounts, DAY, Holder, MINUTE, PARTS, USES, Utc};
@@ -618,4 +620,173 @@ fn a_scenario_without_a_past_refuses_one() {
     let config = node.configuration().unwrap();
     let refused = node.history(&config, TEN_DAYS, END).err().unwrap().to_string();
     assert!(refused.contains("the scenario has no history"), "{refused}");
+}
+
+/// The tenant rules of a history: none, then one for the jobs, then one more before it.
+fn with_rules() -> Value {
+    let mut document = scenario();
+    let web = json!({ "match": { "k8s_namespace_name": "web" }, "tenant": "web-{k8s_pod_name}" });
+    let lab = json!({ "match": { "slurm_account": "lab" }, "tenant": "night" });
+    let settings = document["history"]["settings"].as_array_mut().unwrap();
+    settings[1]["tenants"] = json!({ "rules": [lab.clone()] });
+    settings.insert(2, json!({ "recorded": "-5d 21:00", "tenants": { "rules": [web, lab] } }));
+    document
+}
+
+static WITH_RULES: LazyLock<Written> = LazyLock::new(|| Written::new(&with_rules(), TEN_DAYS));
+
+fn request_for(filter: [&str; 2], to: Utc) -> BillRequest {
+    let filter = LineFilter::of([(filter[0], filter[1])]).unwrap();
+    BillRequest { filter, to: Some(to), ..request() }
+}
+
+fn explained_over(exports: &Path, request: &BillRequest) -> Explanation {
+    let source =
+        ExportSource { directory: exports, expected: Vec::new(), skip_damaged: false, digests: false };
+    make_bills(&source, request, |_, _| {})
+        .map(|made| Explanation::of_bill(only_bill(made).unwrap()))
+        .unwrap()
+}
+
+/// What an explanation says of these GPUs, without the numbers of rates, and without what only a ledger has.
+fn facts(explanation: &Explanation, gpus: &BTreeSet<&str>) -> Value {
+    let is_own = |uuid: &str| gpus.contains(uuid);
+    let price = |id: Option<i64>| {
+        let rate = explanation.bill.rates.iter().find(|rate| Some(rate.id) == id);
+        rate.map(|rate| json!([rate.price.0.to_string(), rate.since, rate.recorded]))
+    };
+    let lines = explanation.lines.iter().filter(|line| is_own(&line.line.gpu.uuid)).map(|line| {
+        let mut json = serde_json::to_value(line).unwrap();
+        let keys =
+            ["node", "rate", "energy_rate", "carbon_rate", "terms", "first_seen", "started", "holding"];
+        let of_node = ["cluster", "pool", "instance_type", "spot"];
+        for key in keys.into_iter().chain(of_node).chain(["money", "energy_money"]) {
+            json.as_object_mut().unwrap().remove(key);
+        }
+        // A line with charges alone has no minutes in a ledger.
+        let tenancies = Some(json["tenancies"].take()).filter(|_| !line.spans.is_empty());
+        json["tenancies"] = tenancies.unwrap_or_default();
+        json["price"] = price(line.line.rates.time).unwrap_or_default();
+        json["exact"] = line.line.exact.parts().to_string().into();
+        json
+    });
+    let records = explanation.gpus.iter().filter(|record| is_own(&record.gpu.uuid)).map(|record| {
+        let GpuRecord { gpu, model, events, incidents, .. } = record;
+        json!([gpu.uuid, model, events, incidents])
+    });
+    let sorted = |mut values: Vec<Value>| {
+        values.sort_by_key(Value::to_string);
+        values
+    };
+    let usage = explanation.usage.iter().filter(|usage| is_own(&usage.gpu.uuid));
+    let usage = usage.map(|usage| serde_json::to_value(usage).unwrap());
+    json!({ "lines": sorted(lines.collect()), "usage": sorted(usage.collect()), "gpus": sorted(records.collect()) })
+}
+
+#[test]
+fn an_explanation_over_exports_is_that_of_the_ledgers_where_both_have_the_facts() {
+    // The ledgers keep quarter hours up to here, and no GPU was in two of them.
+    let to = Utc(END.0 - 4 * DAY.0);
+    let filters = [
+        ["gpu", "0"],
+        ["gpu", "1"],
+        ["workload", "__unallocated__"],
+        ["workload", "__unavailable__"],
+        ["workload", "__unobserved__"],
+        ["slurm_account", "lab"],
+        ["k8s_namespace_name", "web"],
+        ["kind", "user"],
+    ];
+    for filter in filters {
+        let request = request_for(filter, to);
+        let of_files = explained_over(&WITH_RULES.exports(), &request);
+        assert!(of_files.lines.iter().all(|line| line.elsewhere.is_empty()));
+        for ledger in [WITH_RULES.ledger(), WITH_RULES.of_second_node()] {
+            let of_ledger = Reader::open(&ledger).unwrap().explain(&request).unwrap();
+            let until = BillRequest { to: Some(to), ..self::request() };
+            let bill = Reader::open(&ledger).unwrap().bill(&until).unwrap();
+            let gpus: BTreeSet<&str> = bill.gpus.iter().map(|gpu| &*gpu.gpu.uuid).collect();
+            let [files, own] = [&of_files, &of_ledger].map(|explanation| facts(explanation, &gpus));
+            for part in ["lines", "usage", "gpus"] {
+                assert_eq!(files[part], own[part], "{filter:?} {part}");
+            }
+        }
+    }
+    let of_jobs = explained_over(&WITH_RULES.exports(), &request_for(["slurm_account", "lab"], to));
+    let tenancies: BTreeSet<_> = of_jobs
+        .lines
+        .iter()
+        .flat_map(|line| line.tenancies.iter().map(|one| (&*line.line.tenant, one)))
+        .map(|(tenant, one)| {
+            let number = match &one.basis {
+                TenantBasis::Rule { number, .. } => Some(*number),
+                _ => None,
+            };
+            (tenant, one.version.as_ref().map(|version| version.id), number, one.class.name())
+        })
+        .collect();
+    let batch = "batch";
+    assert_eq!(
+        tenancies.into_iter().collect::<Vec<_>>(),
+        [("lab", None, None, batch), ("night", Some(1), Some(1), batch), ("night", Some(2), Some(2), batch)]
+    );
+    let incidents: Vec<_> = of_jobs.gpus[0].incidents.iter().map(|one| one.code).collect();
+    assert_eq!(incidents, [Some(79), None], "an XID and a verdict: {:?}", of_jobs.gpus);
+}
+
+#[test]
+fn an_explanation_over_exports_has_all_time_of_its_lines_and_none_that_is_set_aside() {
+    for filter in [["gpu", "1"], ["workload", "unit:a.service"]] {
+        let found = explained_over(&WITH_RULES.exports(), &request_for(filter, END));
+        assert_eq!(found.bill.fleet.as_ref().unwrap().conflicts.len(), 2);
+        for line in &found.lines {
+            let held: u64 = line.spans.iter().map(|span| span.held.held()).sum();
+            let used: u64 = line.spans.iter().map(|span| span.used.total()).sum();
+            assert_eq!((held, used), (line.line.amounts.parts.held(), line.line.amounts.used.total()));
+            assert!(line.spans.is_sorted_by(|one, next| one.to <= next.from), "{line:?}");
+            assert!(!line.tenancies.is_empty() && line.elsewhere.is_empty());
+        }
+    }
+}
+
+#[test]
+fn files_without_reasons_name_the_node_and_the_command_that_has_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut reader = Reader::open(&WITH_RULES.ledger()).unwrap();
+    let days = reader.days().unwrap();
+    let old = days[2].0;
+    for (day, _) in days {
+        let mut account = reader.day(day).unwrap();
+        assert!(account.header.reasons.is_some());
+        account.header.reasons = account.header.reasons.filter(|_| day != old);
+        let bytes = write_day(&account).unwrap();
+        write_file(ExportDirectory(directory.path()), &account.header, &bytes).unwrap();
+    }
+    let request = request_for(["kind", "user"], END);
+    let [part, whole] =
+        [directory.path(), &WITH_RULES.exports()].map(|exports| explained_over(exports, &request));
+    let of_bob = |all: &Explanation| {
+        let lines = all.lines.iter().filter(|line| line.line.tenant == "bob");
+        lines.map(|line| (line.spans.clone(), line.line.exact)).collect::<Vec<_>>()
+    };
+    // GPU 1, which bob has, is in another ledger too in the whole.
+    assert!(!of_bob(&part).is_empty() && of_bob(&part).len() == of_bob(&whole).len());
+    let missing: Vec<_> = part.lines.iter().flat_map(|line| &line.elsewhere).collect();
+    assert!(!missing.is_empty());
+    for one in missing {
+        assert_eq!((&*one.node, one.from.floor(DAY)), ("past", old), "{one:?}");
+    }
+    let exports = directory.path().to_str().unwrap();
+    let arguments =
+        ["explain", "user:bob", "--exports", exports, "--from", "2026-11-18", "--to", "2026-11-28"];
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_gpumeter"))
+        .args(arguments)
+        .args(["--time-zone", "UTC"])
+        .output()
+        .unwrap();
+    let page = String::from_utf8(output.stdout).unwrap();
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let told = "are not in the files; on past: gpumeter explain user:bob --from 2026-11-20T00:00:00Z --to 2026-11-21T00:00:00Z";
+    assert!(output.status.success() && page.contains(told), "{page}");
+    assert!(page.contains("faults in a time without reasons are not listed"), "{page}");
 }

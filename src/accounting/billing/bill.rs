@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::day::ExportedFile;
-use super::explanation::WorkloadUsage;
+use super::explanation::FleetReasons;
 use super::json::{self, GpuIdJson};
 use super::money::{ExactMoney, MoneyOverflow, SumOverflow, round_to, round_together};
 use super::month::TenantBudget;
@@ -146,9 +146,9 @@ pub struct Fleet {
     /// What is missing by the list of expected nodes, each in words.
     #[serde(skip)]
     pub gaps: Vec<String>,
-    /// Where lines are selected, what their workloads did on each GPU, by quarter hours.
+    /// Where lines are selected, why they are what they are.
     #[serde(skip)]
-    pub usage: Vec<WorkloadUsage>,
+    pub reasons: FleetReasons,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::bill::{BillLine, BillRate, BillTerms};
+use super::explanation::{GpuIncident, Tenancy};
 use super::json::{self, GpuIdJson};
 use super::month::TenantBudget;
-use crate::model::{GpuId, NodeIdentity, TimeSum, Utc};
+use crate::model::{GpuId, HolderId, NodeIdentity, TimeSum, Utc};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DayHeader {
@@ -34,6 +35,44 @@ pub struct DayHeader {
     /// GPU time recorded for the GPUs - held time of all rows, in nanoseconds; 0 unless the ledger is wrong.
     #[serde(with = "json::integer")]
     pub imbalance: i128,
+    /// Absent from files of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasons: Option<DayReasons>,
+}
+
+/// Why the rows of a day are what they are, for explanations. What the rows themselves tell is not repeated.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DayReasons {
+    pub tenancies: Vec<DayTenancy>,
+    pub incidents: Vec<DayIncident>,
+    /// How many holders have no tenancy here, since there are too many.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub holders_left_out: usize,
+    /// How many of the last incidents are not here, since there are too many.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub incidents_left_out: usize,
+}
+
+/// What decided on the tenants of some holders, in a time of the day.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DayTenancy {
+    #[serde(flatten)]
+    pub tenancy: Tenancy,
+    /// Versions of holders that have rows in that time.
+    pub holders: Vec<HolderId>,
+}
+
+/// A fault of a GPU, as far as it was on the day and in its account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DayIncident {
+    pub uuid: Arc<str>,
+    #[serde(flatten)]
+    pub incident: GpuIncident,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -68,6 +68,11 @@ pub struct FileNumbers {
 
 impl FileNumbers {
     pub fn of_row(&self, mut row: DayRow) -> DayRow {
+        self.apply(&mut row);
+        row
+    }
+
+    pub fn apply(&self, row: &mut DayRow) {
         let rate = |id: Option<i64>| id.and_then(|id| self.rates.get(&id).copied());
         let LineRates { time, energy, carbon, terms } = row.line.rates;
         row.gpu_rate = rate(row.gpu_rate);
@@ -77,7 +82,6 @@ impl FileNumbers {
             carbon: rate(carbon),
             terms: terms.and_then(|id| self.terms.get(&id).copied()),
         };
-        row
     }
 }
 
@@ -192,16 +196,22 @@ impl<'a> BillDraft<'a> {
         if let Some(gpu) = self.gpus.get_mut(&line.gpu.uuid) {
             gpu.energy_money = gpu.energy_money.plus(line.exact_energy)?;
         }
-        self.detail.reduce(&mut line);
-        line.node = node.filter(|_| self.detail.node).cloned();
-        line.day = self.detail.day.then(|| self.date_of(from));
-        match self.lines.entry(LineKey::take(&mut line)) {
+        let key = self.key_of(from, node, &mut line);
+        match self.lines.entry(key) {
             Entry::Occupied(mut sum) => sum.get_mut().add(&line),
             Entry::Vacant(vacant) => {
                 vacant.insert(line);
                 Ok(())
             }
         }
+    }
+
+    /// Takes the key of a line of that time and node out of it, after what the bill does not tell apart is removed.
+    pub fn key_of(&mut self, from: Utc, node: Option<&Arc<NodeIdentity>>, line: &mut BillLine) -> LineKey {
+        self.detail.reduce(line);
+        line.node = node.filter(|_| self.detail.node).cloned();
+        line.day = self.detail.day.then(|| self.date_of(from));
+        LineKey::take(line)
     }
 
     /// The local date of a time; most lines have that of the line before.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::bill::{Bill, BillLine};
+use super::draft::LineKey;
 use super::json::{self, GpuIdJson};
 use super::schedule::Recorded;
 use crate::model::{
@@ -14,7 +15,7 @@ use crate::model::{
     WorkloadClass,
 };
 
-/// What the ledger knows of some lines of a bill.
+/// What a ledger, or the files of several, know of some lines of a bill.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// Period, node, currency, and the rates and terms of the lines; it has no lines and no GPUs.
@@ -33,21 +34,33 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// What a bill alone tells, of which these are all lines that were asked for: its lines with their rates, without minutes,
-    /// records and neighbours.
+    /// The explanation of a bill over exports, of which these are all lines that were asked for.
     pub fn of_bill(mut bill: Bill) -> Self {
-        let usage = bill.fleet.as_mut().map(|fleet| std::mem::take(&mut fleet.usage)).unwrap_or_default();
+        let reasons = bill.fleet.as_mut().map(|fleet| std::mem::take(&mut fleet.reasons));
+        let FleetReasons { lines: mut explained, usage, gpus } = reasons.unwrap_or_default();
         let rates = bill.rates.clone();
-        let lines = bill.take_lines();
+        let lines = bill.take_lines().into_iter().map(|mut line| {
+            let key = LineKey::take(&mut line);
+            let known = explained.remove(&key);
+            key.restore(&mut line);
+            match known {
+                Some(known) => ExplainedLine { line, ..known },
+                None => ExplainedLine::new(line, Vec::new()),
+            }
+        });
+        let lines = lines.collect();
         (bill.partial, bill.rates) = (false, rates);
-        Self {
-            lines: lines.into_iter().map(|line| ExplainedLine::new(line, Vec::new())).collect(),
-            usage,
-            quarter_hours_until: Some(bill.to),
-            bill,
-            ..Self::default()
-        }
+        Self { lines, usage, gpus, quarter_hours_until: Some(bill.to), bill, ..Self::default() }
     }
+}
+
+/// What files say of the lines of a bill over them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FleetReasons {
+    /// By the keys of the lines of the bill.
+    pub lines: BTreeMap<LineKey, ExplainedLine>,
+    pub usage: Vec<WorkloadUsage>,
+    pub gpus: Vec<GpuRecord>,
 }
 
 /// A line with what it is made of.
@@ -67,13 +80,57 @@ pub struct ExplainedLine {
     pub spans: Vec<LineSpan>,
     /// Why it is on the bill of its tenant.
     pub tenancies: Vec<Tenancy>,
+    /// Over exports, where the reasons are that the files lack.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<MissingReasons>,
 }
 
 impl ExplainedLine {
     /// A line with its minutes, and nothing else that is known of it.
-    pub(super) const fn new(line: BillLine, spans: Vec<LineSpan>) -> Self {
-        Self { line, first_seen: None, started: None, holding: None, spans, tenancies: Vec::new() }
+    pub const fn new(line: BillLine, spans: Vec<LineSpan>) -> Self {
+        Self {
+            line,
+            first_seen: None,
+            started: None,
+            holding: None,
+            spans,
+            tenancies: Vec::new(),
+            elsewhere: Vec::new(),
+        }
     }
+
+    /// Adds a time after the others, to the last one where the same decided then.
+    pub fn add_tenancy(&mut self, next: Tenancy) {
+        match self.tenancies.last_mut() {
+            Some(last) if last.is_as(&next) => last.to = next.to,
+            _ => self.tenancies.push(next),
+        }
+    }
+
+    /// Adds a time after the others whose reasons only that node has.
+    pub fn add_missing(&mut self, node: &str, from: Utc, to: Utc) {
+        match self.elsewhere.last_mut() {
+            Some(last) if last.node == node => last.to = to,
+            _ => self.elsewhere.push(MissingReasons { node: node.to_owned(), from, to }),
+        }
+    }
+
+    /// Begin of its first minute and end of its last one between two times; none where it has none.
+    pub fn time_between(&self, from: Utc, to: Utc) -> Option<[Utc; 2]> {
+        let inside = || self.spans.iter().filter(|span| span.from < to && from < span.to);
+        Some([inside().next()?.from.max(from), inside().next_back()?.to.min(to)])
+    }
+}
+
+/// A time of a line whose tenant rule and faults are only in the ledger of a node: its files are of an earlier release, or of a
+/// day with very many holders.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingReasons {
+    pub node: String,
+    #[serde(with = "json::time")]
+    pub from: Utc,
+    #[serde(with = "json::time")]
+    pub to: Utc,
 }
 
 /// A holding at the end of the account.
@@ -113,7 +170,7 @@ pub struct LineSpan {
     pub sources: Vec<ActivitySource>,
 }
 
-/// A time in which one version of the tenant rules decided on the tenant.
+/// A time in which one version of the tenant rules decided on the tenant. Between its minutes a line may have been away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenancy {
     /// Begin, at the earliest that of the line.
@@ -208,8 +265,33 @@ pub struct GpuRecord {
     pub model: String,
     pub events: Vec<GpuEvent>,
     pub remarks: Vec<Remark>,
+    /// Faults, each as far as it was in this time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incidents: Vec<GpuIncident>,
     /// XID errors of which the last one was in this time.
     pub xids: Vec<XidRecord>,
+}
+
+/// A fault of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GpuIncident {
+    #[serde(with = "json::time")]
+    pub from: Utc,
+    #[serde(with = "json::time")]
+    pub to: Utc,
+    /// The rule of the health verdict that it was a reason of, or `xid`.
+    pub kind: String,
+    /// The code of an XID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<u32>,
+}
+
+impl GpuIncident {
+    /// As far as it is between two times; none where it is not.
+    pub fn between(self, from: Utc, to: Utc) -> Option<Self> {
+        let is_inside = self.from < to && (from < self.to || from <= self.from);
+        is_inside.then(|| Self { from: self.from.max(from), to: self.to.min(to), ..self })
+    }
 }
 
 /// Consecutive minutes with a fault or a gap.

@@ -30,7 +30,15 @@ pub struct MinuteRow {
     pub sources: Vec<ActivitySource>,
 }
 
-#[derive(Debug)]
+impl MinuteRow {
+    /// Whether the GPU had a fault or a gap in it.
+    pub fn has_event(&self) -> bool {
+        let parts = &self.amounts.parts;
+        parts.unmeasured > 0 || parts.unavailable > 0 || self.method == Method::Bridged
+    }
+}
+
+#[derive(Debug, Default)]
 pub struct HistoryDraft {
     lines: Vec<LineDraft>,
     usage: UsageHistory,
@@ -48,10 +56,14 @@ struct LineDraft {
     share: [u64; 2],
 }
 
+/// What happened to a GPU from the first to the last minute of the lines on it.
 #[derive(Debug, Default)]
 struct GpuDraft {
+    /// The slots of the lines up to now.
     slots: BTreeSet<Option<u32>>,
     events: Vec<GpuEvent>,
+    /// Those since the last minute of a line.
+    later: Vec<GpuEvent>,
 }
 
 #[derive(Debug, Default)]
@@ -74,17 +86,17 @@ struct BusyTime {
 
 /// What workloads did on one GPU in a minute, or a quarter hour of which only the sum is kept.
 #[derive(Debug, Default)]
-pub struct MinuteUses {
-    pub from: Utc,
-    pub to: Utc,
-    pub slot: Nanoseconds,
+struct MinuteUses {
+    from: Utc,
+    to: Utc,
+    slot: Nanoseconds,
     measured: BTreeMap<Option<u32>, u64>,
     workloads: BTreeMap<HolderId, MinuteUsage>,
 }
 
 /// What workloads did on GPUs, from minutes in order of time.
 #[derive(Debug, Default)]
-pub struct UsageHistory(BTreeMap<(HolderId, GpuId), UsageDraft>);
+struct UsageHistory(BTreeMap<(HolderId, GpuId), UsageDraft>);
 
 #[derive(Debug, Default)]
 struct MinuteUsage {
@@ -97,7 +109,7 @@ struct MinuteUsage {
 
 impl MinuteUses {
     /// Adds what a holder had on a slot; `is_found` if the holder's use is asked for.
-    pub fn add(&mut self, slot: &SlotId, holder: &HolderId, amounts: &Amounts, is_found: bool) {
+    fn add(&mut self, slot: &SlotId, holder: &HolderId, amounts: &Amounts, is_found: bool) {
         let parts = &amounts.parts;
         *self.measured.entry(slot.gpu_instance).or_default() += parts.within + parts.lent + parts.idle;
         if !is_found {
@@ -111,21 +123,17 @@ impl MinuteUses {
             sum.slots.insert(slot.gpu_instance);
         }
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.workloads.is_empty()
-    }
 }
 
 impl UsageHistory {
-    pub fn add(&mut self, gpu: &GpuId, minute: &MinuteUses) {
+    fn add(&mut self, gpu: &GpuId, minute: &MinuteUses) {
         for (workload, usage) in &minute.workloads {
             let draft = self.0.entry((workload.clone(), gpu.clone())).or_default();
             draft.add(minute, usage);
         }
     }
 
-    pub fn finish(self) -> Vec<WorkloadUsage> {
+    fn finish(self) -> Vec<WorkloadUsage> {
         let usage = self.0.into_iter().map(|((workload, gpu), draft)| WorkloadUsage {
             workload,
             gpu,
@@ -147,40 +155,43 @@ fn workloads(holder: &HolderId) -> Vec<HolderId> {
 
 impl HistoryDraft {
     pub fn new(lines: Vec<BillLine>) -> Self {
-        let mut gpus = BTreeMap::<String, GpuDraft>::new();
-        for line in &lines {
-            gpus.entry(line.gpu.uuid.to_string()).or_default().slots.insert(line.slot.gpu_instance);
-        }
-        let lines = lines.into_iter().map(LineDraft::new).collect();
-        Self { lines, usage: UsageHistory::default(), gpus }
+        Self { lines: lines.into_iter().map(LineDraft::new).collect(), ..Self::default() }
+    }
+
+    /// Adds a line; returns its place.
+    pub fn add_line(&mut self, line: BillLine) -> usize {
+        self.lines.push(LineDraft::new(line));
+        self.lines.len() - 1
     }
 
     pub fn lines(&self) -> impl Iterator<Item = &BillLine> {
         self.lines.iter().map(|draft| &draft.line)
     }
 
-    /// Adds the next minute of a GPU; `place` finds the line of a holder on a slot.
-    pub fn add(&mut self, minute: &GpuMinute<'_>, place: impl Fn(&HolderId, &SlotId) -> Option<usize>) {
+    /// Adds the next minute of a GPU; `place` finds the line of a row by the row's place.
+    pub fn add(&mut self, minute: &GpuMinute<'_>, place: impl Fn(usize) -> Option<usize>) {
         let mut times = BTreeMap::<Option<u32>, u64>::new();
         for row in minute.rows {
             *times.entry(row.slot.gpu_instance).or_default() += row.amounts.parts.held();
         }
-        if let Some(gpu) = self.gpus.get_mut(minute.uuid) {
-            gpu.add(minute);
-        }
         let (from, to, slot) = (minute.minute, minute.to, minute.slot);
         let mut uses = MinuteUses { from, to, slot, ..MinuteUses::default() };
         let mut gpu = None;
-        for row in minute.rows {
-            let draft = place(&row.holder, &row.slot).and_then(|at| self.lines.get_mut(at));
+        let mut slots = BTreeSet::new();
+        for (at, row) in minute.rows.iter().enumerate() {
+            let draft = place(at).and_then(|at| self.lines.get_mut(at));
             uses.add(&row.slot, &row.holder, &row.amounts, draft.is_some());
             if let Some(draft) = draft {
                 draft.add_row(minute, row, times[&row.slot.gpu_instance]);
                 gpu = gpu.or(Some(draft.line.gpu.clone()));
+                slots.insert(row.slot.gpu_instance);
             }
         }
         if let Some(gpu) = gpu {
             self.usage.add(&gpu, &uses);
+            self.gpus.entry(minute.uuid.to_owned()).or_default().add_own(minute, slots);
+        } else if let Some(known) = self.gpus.get_mut(minute.uuid) {
+            known.add_between(minute);
         }
     }
 
@@ -285,7 +296,22 @@ impl UsageDraft {
 }
 
 impl GpuDraft {
-    fn add(&mut self, minute: &GpuMinute<'_>) {
+    /// Adds a minute in which lines have rows on these slots.
+    fn add_own(&mut self, minute: &GpuMinute<'_>, slots: BTreeSet<Option<u32>>) {
+        self.slots.extend(slots);
+        for event in std::mem::take(&mut self.later).into_iter().chain(self.events_of(minute)) {
+            add_event(&mut self.events, event);
+        }
+    }
+
+    /// Adds a minute in which no line has a row; it counts once one has again.
+    fn add_between(&mut self, minute: &GpuMinute<'_>) {
+        for event in self.events_of(minute) {
+            add_event(&mut self.later, event);
+        }
+    }
+
+    fn events_of(&self, minute: &GpuMinute<'_>) -> Vec<GpuEvent> {
         let mut times = BTreeMap::<GpuEventKind, u64>::new();
         let is_here =
             |row: &&MinuteRow| row.slot.gpu_instance.is_none() || self.slots.contains(&row.slot.gpu_instance);
@@ -303,15 +329,19 @@ impl GpuDraft {
             }
         }
         let (from, to) = (minute.minute, minute.to);
-        for (kind, time) in times.into_iter().filter(|(_, time)| *time > 0) {
-            match self.events.iter_mut().rev().find(|event| event.kind == kind) {
-                Some(last) if last.to == from => {
-                    last.to = to;
-                    last.time += Nanoseconds(time);
-                }
-                _ => self.events.push(GpuEvent { from, to, kind, time: Nanoseconds(time) }),
-            }
+        let events = times.into_iter().filter(|(_, time)| *time > 0);
+        events.map(|(kind, time)| GpuEvent { from, to, kind, time: Nanoseconds(time) }).collect()
+    }
+}
+
+/// Adds an event after the others, to the last one of its kind where it follows that.
+fn add_event(events: &mut Vec<GpuEvent>, next: GpuEvent) {
+    match events.iter_mut().rev().find(|event| event.kind == next.kind) {
+        Some(last) if last.to == next.from => {
+            last.to = next.to;
+            last.time += next.time;
         }
+        _ => events.push(next),
     }
 }
 
@@ -365,10 +395,9 @@ mod tests {
                 coarse: false,
                 rows,
             };
-            let place = |holder: &HolderId, slot: &SlotId| {
-                places.iter().position(|place| *place == (holder.clone(), slot.clone()))
-            };
-            draft.add(&minute, place);
+            draft.add(&minute, |at| {
+                places.iter().position(|place| *place == (rows[at].holder.clone(), rows[at].slot.clone()))
+            });
         }
         draft
     }

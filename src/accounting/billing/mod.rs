@@ -40,17 +40,20 @@ pub use bill::{
     Interval, LineRates, Reconciliation, SeveralCurrencies, mark_measured_energy, only_bill,
 };
 pub use charge::{Charge, ChargedSlot, charges};
-pub use day::{DayAccount, DayGpu, DayHeader, DayRevision, DayRow, ExportedFile};
+pub use day::{
+    DayAccount, DayGpu, DayHeader, DayIncident, DayReasons, DayRevision, DayRow, DayTenancy, ExportedFile,
+};
 pub use day_evidence::{DayEvidence, DayRun, DayShape, EvidenceHeader, EvidenceOwner};
 pub use draft::{BillDraft, FileNumbers, LineKey};
 pub use explanation::{
-    ClockStep, ExplainedLine, Explanation, GpuEvent, GpuEventKind, GpuRecord, LineSpan, NodeBoot,
-    OpenHolding, Remark, RulesVersion, Tenancy, TenantBasis, WorkloadUsage, XidRecord,
+    ClockStep, ExplainedLine, Explanation, FleetReasons, GpuEvent, GpuEventKind, GpuIncident, GpuRecord,
+    LineSpan, MissingReasons, NodeBoot, OpenHolding, Remark, RulesVersion, Tenancy, TenantBasis,
+    WorkloadUsage, XidRecord,
 };
 pub use grouping::{
     BillGrouping, BillProperty, GroupKey, GroupValue, LineView, NONE, PropertyFilters, SharedNames,
 };
-pub use history::{GpuMinute, HistoryDraft, MinuteRow, MinuteUses, UsageHistory};
+pub use history::{GpuMinute, HistoryDraft, MinuteRow};
 pub use job_comparison::{ComparedJob, JobComparison, compare_jobs};
 pub use job_id::JobId;
 pub use job_summary::{ExplainedJob, JobGpu, JobStep, JobSummary, JobUsage, explained_jobs, last_class};

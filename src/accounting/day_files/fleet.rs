@@ -13,12 +13,13 @@ use super::directory::{DayPath, ExportDirectory, date_of};
 use super::error::{ExportError, FileProblem};
 use super::expected::{ExpectedNode, FileTimes, MissingTime, ReportGap, Reports};
 use super::lines::RunSums;
+use super::quarters::{GpuQuarter, QuarterDraft};
+use super::reasons::{FileReasons, ReasonsDraft};
 use super::shared_gpus::{GpuOwners, ResolvedRuns, SharedRuns};
-use super::uses::FileUses;
 use crate::accounting::billing::{
     Bill, BillDraft, BillLine, BillRate, BillRequest, BillTerms, DayHeader, DayRevision, DayRow, ExactMoney,
-    ExportedFile, Fleet, GpuConflict, LineDetail, LineFilter, LineRates, MinuteUses, PriceBook, PricedSlot,
-    PricedSpan, RateKind, RateSchedule, TenantBudget, UsageHistory, WorkloadUsage, days_between,
+    ExportedFile, Fleet, FleetReasons, GpuConflict, LineDetail, LineFilter, LineRates, PriceBook, PricedSlot,
+    PricedSpan, RateKind, RateSchedule, TenantBudget, days_between,
 };
 use crate::model::{Amounts, DAY, GpuId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc};
 use crate::runtime::file;
@@ -91,11 +92,15 @@ struct FleetDraft<'a> {
     bill: BillDraft<'a>,
     /// The GPUs of several ledgers, by date.
     shared_gpus: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    /// Their runs on the date of the last file.
     shared: SharedRuns,
+    date: String,
+    /// What the files of that date say, `ID of NODE`, where lines are selected.
+    file_reasons: BTreeMap<Arc<str>, FileReasons>,
     conflicts: Vec<GpuConflict>,
     files: Vec<ExportedFile>,
     reports: Reports<'a>,
-    usage: UsageHistory,
+    reasons: ReasonsDraft,
     missing: TimeSum,
     facts: FleetFacts,
 }
@@ -115,7 +120,8 @@ struct RunReader<'a> {
 struct ReadDay {
     header: DayHeader,
     runs: Vec<DayRow>,
-    uses: Vec<(GpuId, MinuteUses)>,
+    /// Empty where no lines are selected.
+    quarters: Vec<GpuQuarter>,
     /// Empty where no node is expected.
     times: FileTimes,
     digest: Option<String>,
@@ -145,18 +151,18 @@ impl<'a> RunReader<'a> {
         let mut file = file::open(&day.path)?;
         if file.metadata()?.len() > IN_MEMORY {
             let digest = self.digests.then(|| digest_of_file(&mut file)).transpose()?;
-            return self.read_file(day, &DayFile::read(file)?, digest);
+            return self.read_file(day, DayFile::read(file)?, digest);
         }
         let mut bytes = Vec::new();
         file.take(IN_MEMORY).read_to_end(&mut bytes)?;
         let digest = self.digests.then(|| digest_of(&bytes));
-        self.read_file(day, &DayFile::of_bytes(bytes)?, digest)
+        self.read_file(day, DayFile::of_bytes(bytes)?, digest)
     }
 
     fn read_file<R: ChunkReader + 'static>(
         &self,
         day: &DayPath,
-        file: &DayFile<R>,
+        file: DayFile<R>,
         digest: Option<String>,
     ) -> Result<ReadDay, FileProblem> {
         file.check_place(&day.date, &day.ledger)?;
@@ -170,12 +176,15 @@ impl<'a> RunReader<'a> {
         let mut times = FileTimes::default();
         let all_by_quarter = self.filter.is_some() || !self.reports.is_empty();
         let limits = RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter, all_by_quarter };
-        let (mut sums, mut uses) = (RunSums::new(&self.detail, limits), self.filter.map(FileUses::new));
+        let (mut sums, mut quarters) =
+            (RunSums::new(&self.detail, limits), self.filter.map(QuarterDraft::new));
         file.read_runs(limits, |run| {
             // A GPU of several ledgers is read for its whole day.
             let is_inside = self.from <= run.from && run.from < self.to;
-            if let Some(uses) = uses.as_mut().filter(|_| is_inside) {
-                uses.add(&run, run.to.min(end));
+            // What becomes of a shared GPU is known once all files of its date are read.
+            let is_own = is_inside && !by_quarter.contains(&run.line.gpu.uuid);
+            if let Some(quarters) = quarters.as_mut().filter(|_| is_own) {
+                quarters.add(&run, run.to.min(end));
             }
             if is_inside && !self.reports.is_empty() {
                 times.add(&run);
@@ -183,9 +192,9 @@ impl<'a> RunReader<'a> {
             Ok(sums.add(run)?)
         })?;
         Ok(ReadDay {
-            header: file.header().clone(),
             runs: sums.into_runs().collect(),
-            uses: uses.map(FileUses::finish).unwrap_or_default(),
+            header: file.into_header(),
+            quarters: quarters.map(QuarterDraft::finish).unwrap_or_default(),
             times,
             digest: digest.map(|digest| format!("sha256:{digest}")),
         })
@@ -237,10 +246,12 @@ impl<'a> FleetDraft<'a> {
             bill: BillDraft::new(request),
             shared_gpus: BTreeMap::new(),
             shared: SharedRuns::default(),
+            date: String::new(),
+            file_reasons: BTreeMap::new(),
             conflicts: Vec::new(),
             files: Vec::new(),
             reports: Reports::new(&source.expected),
-            usage: UsageHistory::default(),
+            reasons: ReasonsDraft::default(),
             missing: TimeSum(0),
             facts: FleetFacts::default(),
         })
@@ -295,10 +306,14 @@ impl<'a> FleetDraft<'a> {
     }
 
     fn add_file(&mut self, day: &DayPath, read: Result<ReadDay, FileProblem>) -> Result<(), ExportError> {
-        let Some(ReadDay { header, runs, uses, times, digest }) = self.unless_skipped(day, read)? else {
+        let Some(ReadDay { mut header, runs, quarters, times, digest }) = self.unless_skipped(day, read)?
+        else {
             return Ok(());
         };
-        uses.iter().for_each(|(gpu, quarter)| self.usage.add(gpu, quarter));
+        if self.date != day.date {
+            self.resolve_shared()?;
+            self.date.clone_from(&day.date);
+        }
         self.facts.add(&header, &day.path, self.request.book.is_none())?;
         header.gpus.iter().for_each(|gpu| self.bill.add_gpu(gpu));
         self.reports.add_gpus(&header);
@@ -308,12 +323,47 @@ impl<'a> FleetDraft<'a> {
         let runs = runs.into_iter().map(|run| numbers.of_row(run));
         let (shared, own): (Vec<DayRow>, Vec<DayRow>) = runs.partition(|run| self.is_shared(run));
         let ledger: Arc<str> = format!("{} of {}", header.ledger, header.node).into();
+        if self.is_filtered() {
+            let reasons = FileReasons::take(&mut header);
+            for mut quarter in quarters {
+                quarter.own.iter_mut().for_each(|own| numbers.apply(&mut own.run));
+                self.reasons.add(quarter, &reasons, &mut self.bill);
+            }
+            self.reasons.add_incidents(&reasons);
+            self.file_reasons.insert(Arc::clone(&ledger), reasons);
+        }
         shared.into_iter().for_each(|run| self.shared.add(&ledger, run));
         self.add_priced(own)?;
         let path = day.path.strip_prefix(self.source.directory).unwrap_or(&day.path);
         self.files
             .push(ExportedFile { path: path.display().to_string(), digest: digest.unwrap_or_default() });
         Ok(())
+    }
+
+    /// Adds the runs of the GPUs that several ledgers had on the date of the last file.
+    fn resolve_shared(&mut self) -> Result<(), ExportError> {
+        let ResolvedRuns { runs, conflicts } =
+            std::mem::take(&mut self.shared).resolve([self.from, self.to])?;
+        self.conflicts.extend(conflicts);
+        let files = std::mem::take(&mut self.file_reasons);
+        let filter = self.is_filtered().then_some(&self.request.filter);
+        let mut quarters = BTreeMap::<Arc<str>, QuarterDraft<'_>>::new();
+        for (ledger, run) in runs.iter().flatten() {
+            let (Some(filter), Some(file)) = (filter, files.get(ledger)) else { continue };
+            let draft = quarters.entry(Arc::clone(ledger)).or_insert_with(|| QuarterDraft::new(filter));
+            draft.add(run, run.to.min(self.to).min(file.settled_until));
+        }
+        let quarters = quarters.into_iter().flat_map(|(ledger, draft)| {
+            draft.finish().into_iter().map(move |quarter| (Arc::clone(&ledger), quarter))
+        });
+        let mut quarters: Vec<(Arc<str>, GpuQuarter)> = quarters.collect();
+        quarters
+            .sort_by(|(_, one), (_, other)| (&one.gpu.uuid, one.from).cmp(&(&other.gpu.uuid, other.from)));
+        for (ledger, quarter) in quarters {
+            self.reasons.add(quarter, &files[&ledger], &mut self.bill);
+        }
+        files.values().for_each(|file| self.reasons.add_incidents(file));
+        runs.into_iter().try_for_each(|runs| self.add_priced(runs.into_iter().map(|(_, run)| run).collect()))
     }
 
     fn is_filtered(&self) -> bool {
@@ -381,15 +431,11 @@ impl<'a> FleetDraft<'a> {
     }
 
     fn finish(mut self) -> Result<Bill, ExportError> {
-        let ResolvedRuns { runs, conflicts } =
-            std::mem::take(&mut self.shared).resolve([self.from, self.to])?;
-        for runs in runs {
-            self.add_priced(runs.into_iter().map(|(_, run)| run).collect())?;
-        }
+        self.resolve_shared()?;
+        self.conflicts.sort_by(|one, other| (&one.gpu, &one.date).cmp(&(&other.gpu, &other.date)));
         let mut gaps: Vec<String> =
             self.reports.unexpected().into_iter().map(|node| format!("{node} is not expected")).collect();
-        gaps.extend(conflicts.iter().map(ToString::to_string));
-        self.conflicts = conflicts;
+        gaps.extend(self.conflicts.iter().map(ToString::to_string));
         for missing in self.reports.missing(self.from, self.to)? {
             let time: TimeSum = missing.gaps.iter().map(|gap| gap.time).sum();
             let seconds = time.0 / u128::from(Nanoseconds::SECOND.0);
@@ -397,13 +443,18 @@ impl<'a> FleetDraft<'a> {
             gaps.push(format!("{} did not report {seconds} s of {}", missing.node, missing.gpu.gpu.uuid));
             self.add_missing(missing)?;
         }
-        let usage = std::mem::take(&mut self.usage).finish();
+        let mut reasons = std::mem::take(&mut self.reasons);
+        let measured = std::mem::take(&mut reasons.measured);
+        let reasons = reasons.finish(&self.bill);
         if let Some(book) = &self.request.book {
             book.check_currency(self.facts.currencies.iter().map(String::as_str))?;
         }
         let imbalance = self.facts.imbalance;
         let is_partial = self.is_filtered();
-        let mut bill = self.into_bill(gaps, usage);
+        let mut bill = self.into_bill(gaps, reasons);
+        for line in &mut bill.lines {
+            line.has_energy |= measured.contains(&line.gpu.uuid);
+        }
         bill.add_up()?;
         bill.reconciliation.imbalance += imbalance;
         if is_partial {
@@ -412,7 +463,7 @@ impl<'a> FleetDraft<'a> {
         Ok(bill)
     }
 
-    fn into_bill(self, gaps: Vec<String>, usage: Vec<WorkloadUsage>) -> Bill {
+    fn into_bill(self, gaps: Vec<String>, reasons: FleetReasons) -> Bill {
         let notes = self.notes();
         let Self { request, from, to, exported_until, bill, conflicts, files, facts, .. } = self;
         let bill = bill.finish([from, to], exported_until);
@@ -427,7 +478,7 @@ impl<'a> FleetDraft<'a> {
                 conflicts,
                 files,
                 gaps,
-                usage,
+                reasons,
             }),
             simulated: facts.is_simulated,
             currency: match &request.book {

@@ -16,8 +16,9 @@ mod lines;
 mod money_check;
 mod pages;
 mod parquet_column;
+mod quarters;
+mod reasons;
 mod shared_gpus;
-mod uses;
 mod writer;
 
 pub use day_bytes::write_day;

@@ -12,13 +12,17 @@ use super::column::{loaded, rows, stored};
 use super::error::Cause;
 use super::node::NodeHistory;
 use super::reader;
-use super::{evidence, history};
+use super::{evidence, history, incidents};
 use crate::accounting::billing::{
-    BillRate, BillTerms, DayAccount, DayGpu, DayHeader, DayRevision, DayRow, LineRates, RateSchedule,
-    mark_measured_energy,
+    BillRate, BillTerms, DayAccount, DayGpu, DayHeader, DayIncident, DayReasons, DayRevision, DayRow,
+    DayTenancy, LineRates, RateSchedule, mark_measured_energy,
 };
 use crate::accounting::tenants::RuleSchedule;
-use crate::model::{DAY, GpuId, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
+use crate::model::{DAY, GpuId, HolderId, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
+
+/// The most holders, and the most incidents, whose reasons are in the header of a day: it is read whole with each bill. A holder
+/// under two versions of the rules counts twice.
+const MOST_REASONS: usize = 4_096;
 
 pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, Cause> {
     let first = "SELECT max((SELECT coalesce(min(minute_ns), 0) FROM minute), exports_since_ns), deleted_until_ns FROM ledger";
@@ -141,8 +145,41 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
             .map(|gpu| DayGpu { settled_until: gpu.settled_until.min(end), ..gpu })
             .collect(),
         imbalance: slot.difference(held),
+        reasons: Some(reasons(&account, &rows, [from, to])?),
     };
     Ok(DayAccount { header, rows })
+}
+
+/// Why the rows of a day are what they are. It is made from what changes only with the revision or with the facts of holders, so
+/// that a day that is written again has the same reasons.
+fn reasons(account: &StoredAccount<'_>, rows: &[DayRow], [from, to]: [Utc; 2]) -> Result<DayReasons, Cause> {
+    let mut reasons = DayReasons::default();
+    let mut left = MOST_REASONS;
+    let changes = account.rules.changes_between(from, to);
+    let edges: Vec<Utc> = [from].into_iter().chain(changes).chain([to]).collect();
+    for (&from, &to) in edges.iter().zip(&edges[1..]) {
+        let own = rows.iter().filter(|row| row.from < to && from < row.to);
+        let own: BTreeSet<&HolderId> = own.map(|row| &row.line.holder).collect();
+        reasons.holders_left_out += own.len().saturating_sub(left);
+        let begin = reasons.tenancies.len();
+        for holder in own.iter().copied().take(left) {
+            let tenancy = account.tenancy(holder, [from, to]);
+            let known = reasons.tenancies[begin..].iter_mut().find(|known| known.tenancy.is_as(&tenancy));
+            match known {
+                Some(known) => known.holders.push(holder.clone()),
+                None => reasons.tenancies.push(DayTenancy { tenancy, holders: vec![holder.clone()] }),
+            }
+        }
+        left = left.saturating_sub(own.len());
+    }
+    let incidents = incidents::between(account.connection, [from, to])?.into_iter();
+    let uuid = |gpu: i64| account.gpus.iter().find(|(key, _)| *key == gpu).map(|(_, gpu)| &gpu.gpu.uuid);
+    let incidents =
+        incidents.filter_map(|(gpu, incident)| Some(DayIncident { uuid: Arc::clone(uuid(gpu)?), incident }));
+    reasons.incidents = incidents.collect();
+    reasons.incidents_left_out = reasons.incidents.len().saturating_sub(MOST_REASONS);
+    reasons.incidents.truncate(MOST_REASONS);
+    Ok(reasons)
 }
 
 fn of_tenants<V: Clone>(all: &BTreeMap<String, V>, tenants: &BTreeSet<&str>) -> BTreeMap<String, V> {

@@ -11,6 +11,7 @@ use super::column::{
     loaded, loaded_grade, loaded_instance, loaded_json, loaded_method, rows, sources_of, stored,
 };
 use super::error::Cause;
+use super::incidents;
 use super::rolled::RolledTime;
 use crate::accounting::batches::XidSum;
 use crate::accounting::billing::{
@@ -43,6 +44,7 @@ pub(super) fn explain(connection: &Connection, request: &BillRequest) -> Result<
         // XIDs are counted over all who held the GPU, and others may hold it too.
         for gpu in &mut gpus {
             gpu.xids.clear();
+            gpu.incidents.clear();
             gpu.remarks.retain(|remark| !remark.text.starts_with("health "));
         }
     }
@@ -97,29 +99,18 @@ impl StoredAccount<'_> {
         line.holding = holdings
             .find(|holding| holding.holder == of.holder)
             .map(|Holding { fraction, source, .. }| OpenHolding { fraction: *fraction, source: *source });
-        let mut tenancies = Vec::<Tenancy>::new();
-        for &[from, to] in spans.iter().filter(|[from, _]| self.is_line_at(gpu, of, *from)) {
-            let next = self.tenancy(of, from, to);
-            match tenancies.last_mut() {
-                Some(last) if last.to == from && last.is_as(&next) => {
-                    last.to = to;
-                }
-                _ => tenancies.push(next),
-            }
+        let of = of.clone();
+        for &[from, to] in spans.iter().filter(|[from, _]| self.is_line_at(gpu, &of, *from)) {
+            // A line with charges alone has no minutes of its own.
+            let own = if line.spans.is_empty() { Some([from, to]) } else { line.time_between(from, to) };
+            own.into_iter().for_each(|own| line.add_tenancy(self.tenancy(&of.holder, own)));
         }
-        // A line with charges alone has no minutes of its own.
-        if let Some((first, end)) = range([&*line].into_iter()) {
-            tenancies.retain(|tenancy| tenancy.from < end && first < tenancy.to);
-            for tenancy in &mut tenancies {
-                (tenancy.from, tenancy.to) = (tenancy.from.max(first), tenancy.to.min(end));
-            }
-        }
-        line.tenancies = tenancies;
     }
 
-    fn tenancy(&self, line: &BillLine, from: Utc, to: Utc) -> Tenancy {
+    /// Why a holder has its tenant in a time in which no rule begins or ends.
+    pub(super) fn tenancy(&self, holder: &HolderId, [from, to]: [Utc; 2]) -> Tenancy {
         let version = self.rules.in_force(from);
-        let (holder, rules) = (self.holder(&line.holder), self.rules.rules(from));
+        let (holder, rules) = (self.holder(holder), self.rules.rules(from));
         Tenancy {
             from,
             to,
@@ -160,7 +151,10 @@ impl StoredAccount<'_> {
         for (key, gpu) in self.gpus.iter().filter(|(_, gpu)| uuids.contains(&gpu.gpu.uuid)) {
             let places = self.places(draft, gpu, from);
             self.each_minute((*key, gpu), [from, to], |minute| {
-                draft.add(&minute, |holder, slot| places.get(&(holder.clone(), slot.clone())).copied());
+                draft.add(&minute, |at| {
+                    let MinuteRow { holder, slot, .. } = &minute.rows[at];
+                    places.get(&(holder.clone(), slot.clone())).copied()
+                });
             })?;
         }
         Ok(())
@@ -255,15 +249,13 @@ fn gpu_records(
     for (key, DayGpu { gpu, model, .. }) in &account.gpus {
         let own = || lines.iter().filter(|line| line.line.gpu == *gpu);
         let Some((from, to)) = range(own()) else { continue };
-        let mut events = events.remove(&*gpu.uuid).unwrap_or_default();
-        events.retain(|event| event.from < to && from < event.to);
-        for event in &mut events {
-            (event.from, event.to) = (event.from.max(from), event.to.min(to));
-        }
+        let incidents = incidents::between(connection, [from, to])?.into_iter();
+        let incidents = incidents.filter(|(of, _)| of == key).map(|(_, incident)| incident);
         records.push(GpuRecord {
             gpu: gpu.clone(),
             model: model.clone(),
-            events,
+            events: events.remove(&*gpu.uuid).unwrap_or_default(),
+            incidents: incidents.collect(),
             remarks: load_remarks(connection, &account.rolled, *key, (from, to), own())?,
             xids: load_xids(connection, *key, (from, to))?,
         });

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use rusqlite::{Connection, params};
 
-use super::column::{put, rows, stored};
+use super::column::{loaded, loaded_optional, put, rows, stored};
 use super::error::Cause;
 use crate::accounting::batches::{OpenIncidents, SeenXids};
+use crate::accounting::billing::GpuIncident;
 use crate::model::{LONGEST_PAUSE, Utc};
 
 /// The kind of an XID, whose incident has its code. Those of the health verdicts have the names of their rules.
@@ -28,6 +29,26 @@ pub(super) fn store_open(connection: &Connection, now: &OpenIncidents) -> Result
         store(connection, gpu, kind, 0, *at, None)?;
     }
     Ok(())
+}
+
+/// The incidents between two times, each as far as it is, with the key of its GPU, in the order in which they began.
+pub(super) fn between(
+    connection: &Connection,
+    [from, to]: [Utc; 2],
+) -> Result<Vec<(i64, GpuIncident)>, Cause> {
+    let sql = "SELECT gpu, from_ns, to_ns, kind, code FROM incident
+               WHERE from_ns < ?2 AND (to_ns IS NULL OR to_ns > ?1 OR from_ns >= ?1) ORDER BY from_ns, kind, code, gpu";
+    let found: Vec<(i64, GpuIncident)> = rows(connection, sql, [stored(from.0)?, stored(to.0)?], |row| {
+        let incident = GpuIncident {
+            from: Utc(loaded(row, 1)?),
+            to: loaded_optional(row, 2)?.map_or(to, Utc),
+            kind: row.get(3)?,
+            code: Some(row.get(4)?).filter(|code| *code != 0),
+        };
+        Ok((row.get(0)?, incident))
+    })?;
+    let clipped = found.into_iter();
+    Ok(clipped.filter_map(|(gpu, incident)| Some((gpu, incident.between(from, to)?))).collect())
 }
 
 pub(super) fn store_xids(connection: &Connection, seen: &SeenXids) -> Result<(), Cause> {

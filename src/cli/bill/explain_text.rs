@@ -5,12 +5,12 @@ use jiff::tz::TimeZone;
 use super::job_report::{local, zone};
 use super::text::{begin, counted, in_words, seconds, trimmed, unit};
 use crate::accounting::billing::{
-    BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, OpenHolding, RateKind,
-    Tenancy, TenantBasis, print_money,
+    BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, MissingReasons,
+    OpenHolding, RateKind, Tenancy, TenantBasis, print_money,
 };
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 use crate::cli::wrap;
-use crate::model::{Grade, MINUTE, Money, Nanoseconds, TimeSum, Utc, shown};
+use crate::model::{Grade, HolderId, MINUTE, Money, Nanoseconds, TimeSum, Utc, shown};
 
 const MOST_SPANS: usize = 40;
 
@@ -22,7 +22,8 @@ pub(super) fn report(subject: &str, explanation: &Explanation) -> Report {
         format!("before {} only quarter hours are kept: times there are theirs", local(until, &zone))
     }));
     report.parts.extend(explanation.lines.iter().map(|line| explain_line(line, explanation, &zone)));
-    report.parts.extend(explanation.gpus.iter().map(|gpu| ReportPart::Note(explain_gpu(gpu, &zone))));
+    let lines = &explanation.lines;
+    report.parts.extend(explanation.gpus.iter().map(|gpu| ReportPart::Note(explain_gpu(gpu, lines, &zone))));
     report.parts.extend(clocks(explanation, &zone).map(ReportPart::Note));
     report.parts.push(ReportPart::Note(sum(explanation)));
     report
@@ -42,9 +43,10 @@ fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone
     let labels: Vec<String> =
         of.labels.iter().map(|(name, value)| format!("{}={}", shown(name), shown(value))).collect();
     let mut entries = vec![("labels", labels.join(" ")), ("recorded", recorded(line, zone))];
-    entries.push(("holding", holding(line)));
+    entries.push(("holding", holding(line, explanation.bill.fleet.is_some())));
     entries.extend(line.tenancies.iter().map(|tenancy| ("tenant", tenancy_text(&of.tenant, tenancy, zone))));
     entries.push(("class", class_text(line)));
+    entries.extend(line.elsewhere.iter().map(|missing| ("reasons", missing_text(&of.holder, missing, zone))));
     entries.extend(price_entries(line, explanation, zone));
     entries.push(("use", use_text(line)));
     let more = line.spans.len().saturating_sub(MOST_SPANS);
@@ -153,17 +155,37 @@ fn recorded(line: &ExplainedLine, zone: &TimeZone) -> String {
     [first, started].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-fn holding(line: &ExplainedLine) -> String {
+fn holding(line: &ExplainedLine, is_of_exports: bool) -> String {
     match &line.holding {
         Some(OpenHolding { fraction, source }) => {
             format!("{fraction} of the GPU at the end of the account, granted by {}", source.name())
         }
-        None if line.spans.iter().any(|span| span.held.held() > 0) => {
+        None if !line.spans.iter().any(|span| span.held.held() > 0) => String::new(),
+        None if is_of_exports => "exports keep quarter hours of holdings, not who granted them".to_owned(),
+        None => {
             "over at the end of the account; the ledger keeps minutes of past holdings, not who granted them"
                 .to_owned()
         }
-        None => String::new(),
     }
+}
+
+/// Where the rules and faults of a time are that the files lack.
+fn missing_text(holder: &HolderId, missing: &MissingReasons, zone: &TimeZone) -> String {
+    let MissingReasons { node, from, to } = missing;
+    format!(
+        "rules and faults from {} to {} are not in the files; on {}: gpumeter explain {} --from {from} --to {to}",
+        local(*from, zone),
+        local(*to, zone),
+        shown(node),
+        in_shell(holder.name())
+    )
+}
+
+/// A text as one word of a shell's command.
+fn in_shell(text: &str) -> String {
+    let is_plain = |one: u8| one.is_ascii_alphanumeric() || b"_-./:@%+,".contains(&one);
+    let text = shown(text);
+    if text.bytes().all(is_plain) { text.into_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 fn tenancy_text(tenant: &str, tenancy: &Tenancy, zone: &TimeZone) -> String {
@@ -253,7 +275,7 @@ fn span_table(spans: &[LineSpan], zone: &TimeZone) -> ReportTable {
     ReportTable::new(columns, &spans[..spans.len().min(MOST_SPANS)], None).for_people()
 }
 
-fn explain_gpu(gpu: &GpuRecord, zone: &TimeZone) -> String {
+fn explain_gpu(gpu: &GpuRecord, lines: &[ExplainedLine], zone: &TimeZone) -> String {
     let span = |from: Utc, to: Utc| format!("{} to {}", local(from, zone), local(to, zone));
     let mut notes: Vec<String> = Vec::new();
     for event in &gpu.events {
@@ -270,10 +292,22 @@ fn explain_gpu(gpu: &GpuRecord, zone: &TimeZone) -> String {
     notes.extend(
         gpu.remarks.iter().map(|remark| format!("{}: {}", span(remark.from, remark.to), remark.text)),
     );
+    notes.extend(gpu.incidents.iter().take(MOST_SPANS).map(|incident| {
+        let what = match incident.code {
+            Some(code) => format!("XID {code}"),
+            None => format!("fault {}", shown(&incident.kind)),
+        };
+        format!("{}: {what}", span(incident.from, incident.to))
+    }));
+    let more = gpu.incidents.len().saturating_sub(MOST_SPANS);
+    notes.extend((more > 0).then(|| format!("and {more} more faults than these; --json has all")));
     notes.extend(gpu.xids.iter().map(|xid| {
         format!("XID {}: last {}, {} in all since counting began", xid.xid, local(xid.last, zone), xid.count)
     }));
-    if notes.is_empty() {
+    let own = lines.iter().filter(|line| line.line.gpu.uuid == gpu.gpu.uuid);
+    if own.flat_map(|line| &line.elsewhere).next().is_some() {
+        notes.push("faults in a time without reasons are not listed".to_owned());
+    } else if notes.is_empty() {
         notes.push("no fault, no gap and no conflict in the minutes of these lines".to_owned());
     }
     let notes: String = notes.iter().map(|note| wrap("  ", note)).collect();

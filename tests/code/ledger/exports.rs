@@ -1082,3 +1082,55 @@ fn a_file_of_another_day_or_another_node_is_refused() {
         "{error}"
     );
 }
+
+#[test]
+fn reasons_of_a_day_with_thousands_of_jobs_are_bounded_and_say_what_they_lack() {
+    const JOBS: u64 = 60;
+    let world = World::new();
+    let (mut ledger, _) = Ledger::open(&world.path(), &opened("a", 0)).unwrap();
+    register(&mut ledger, 0, 0);
+    // From midnight on, so that all are on one day.
+    let begin = TO_MIDNIGHT * 900;
+    hold(&mut ledger, 0, 0..TO_MIDNIGHT, "user:x");
+    for quarter in 0..96 {
+        let span = (after(begin + quarter * 900), after(begin + quarter * 900 + 900));
+        let part = Parts { idle: 900 * SECOND / JOBS, ..Parts::default() };
+        let job = |number: u64| row(&format!("slurm:alpha/{}", 100_000 + number), part, Default::default());
+        let rows = (quarter * JOBS..(quarter + 1) * JOBS).map(job).collect();
+        let closed = vec![closed(0, span, rows)];
+        ledger.commit(&LedgerBatch { now: span.1, closed, ..LedgerBatch::default() }).unwrap();
+    }
+    drop(ledger);
+    let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    export(&world.path(), directory.path());
+    let account = Reader::open(&world.path()).unwrap().day(after(begin)).unwrap();
+    let reasons = account.header.reasons.as_ref().unwrap();
+    assert_eq!(reasons.holders_left_out, 96 * JOBS as usize - 4_096);
+    let size = |account: &DayAccount| {
+        (serde_json::to_string(&account.header).unwrap().len(), write_day(account).unwrap().len())
+    };
+    let mut without = account.clone();
+    without.header.reasons = None;
+    let [(header, file), (old_header, old_file)] = [size(&account), size(&without)];
+    println!("header {old_header} -> {header} bytes, file {old_file} -> {file} bytes");
+    assert!(header - old_header < 100_000, "{header}");
+    // Written again, the day is the same to the byte.
+    export(&world.path(), other.path());
+    let file =
+        |directory: &Path| fs::read(ExportDirectory(directory).days().unwrap()[1].path.clone()).unwrap();
+    assert_eq!(file(directory.path()), file(other.path()));
+    let exports = directory.path().to_str().unwrap();
+    for (job, is_known) in [("100007", true), ("105700", false)] {
+        let from = after(begin).to_string();
+        let (status, page, error) =
+            run(&["explain", job, "--exports", exports, "--from", &from, "--time-zone", "UTC"]);
+        let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(status, Some(0), "{error}");
+        assert_eq!(page.contains("by its workload id"), is_known, "{page}");
+        assert_eq!(
+            page.contains(&format!("on a: gpumeter explain slurm:alpha/{job} --from ")),
+            !is_known,
+            "{page}"
+        );
+    }
+}
