@@ -100,13 +100,16 @@ fn conflicts(connection: &Connection, period: [Utc; 2]) -> Result<Option<CostNot
     Ok((!gpus.is_empty()).then(|| notice("conflict", text)))
 }
 
+/// The GPU, holder, tenant and rate of a line.
+type LineIdentity = (Arc<str>, HolderId, String, Option<i64>);
+
 /// The keys of lines, each made once.
 struct Keys<'a> {
     rates: &'a RateSchedule,
     node: &'a Arc<NodeIdentity>,
     /// Whether a request tells workloads apart, or its reader sees only those of one user.
     has_workloads: bool,
-    known: HashMap<(Arc<str>, HolderId, String, Option<i64>), Arc<CostKey>>,
+    known: HashMap<LineIdentity, Arc<CostKey>>,
 }
 
 impl<'a> Keys<'a> {

@@ -37,7 +37,7 @@ fn bill_of_period(request: &CostRequest, source: &str, is_open: bool) -> Vec<Str
 
 fn selection(request: &CostRequest) -> Vec<String> {
     let mut words = Vec::new();
-    for (name, values) in request.asked_filters() {
+    for (name, values) in request.filters.asked() {
         for value in &values {
             words.extend(match &*name {
                 "tenant" => ["--tenant".to_owned(), quoted(value)],

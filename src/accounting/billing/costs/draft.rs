@@ -173,7 +173,7 @@ impl<'a> CostDraft<'a> {
         if place.is_visible && !self.request.is_partial() {
             self.spread.add(place.payment, sums)?;
         }
-        let Some(group) = place.group.filter(|_| self.request.has_day(day)) else { return Ok(()) };
+        let Some(group) = place.group else { return Ok(()) };
         let row = self.rows.entry((group, self.by_day.then_some(day))).or_default();
         row.sums.add(sums)?;
         row.spread.add(place.payment, sums)?;
@@ -216,7 +216,7 @@ impl<'a> CostDraft<'a> {
         hour: &LocalHour,
         sums: &HourSums,
     ) -> Result<(), MoneyOverflow> {
-        if !self.place(key, false).is_selected || !self.request.has_day(hour.day) {
+        if !self.place(key, false).is_selected {
             return Ok(());
         }
         let (place, is_inside) =

@@ -111,7 +111,8 @@ impl CostDraft<'_> {
         let mut values = values.iter().enumerate();
         for property in self.request.group.properties() {
             let (named, filter) = if let Some(day) = day.filter(|_| property.word() == Some("day")) {
-                ((0, day.to_string()), vec![("day".to_owned(), day.to_string())])
+                let next = day.tomorrow().unwrap_or(day);
+                ((0, day.to_string()), vec![("period".to_owned(), format!("{day}..{next}"))])
             } else {
                 let Some((place, value)) = values.next() else { continue };
                 let filter = row_filter(property, &value.name, value.qualifier.as_deref());
@@ -231,8 +232,7 @@ impl CostDraft<'_> {
     /// tenant.
     fn set_budgets(&self, rows: &mut [CostRow], currency: Option<&str>) -> Option<BudgetUse> {
         let currency = currency?;
-        let is_whole = self.request.filters_tenants_only() && self.request.days.is_empty();
-        if !self.request.period.is_month() || !is_whole {
+        if !self.request.period.is_month() || !self.request.filters_tenants_only() {
             return None;
         }
         let budget = |tenant: &str| -> Option<&TenantBudget> {
@@ -286,9 +286,7 @@ impl CostDraft<'_> {
 
     fn cost_hours(&self) -> Option<Vec<CostHour>> {
         let hours = self.hours.as_ref()?;
-        let mut of_period = local_hours(self.ranges.period, &self.request.zone);
-        of_period.retain(|hour| self.request.has_day(hour.day));
-        let lengths = WeekHours::of(&of_period);
+        let lengths = WeekHours::of(&local_hours(self.ranges.period, &self.request.zone));
         let of_week = (0..WEEK).map(|place| {
             let average = |time: u128| ratio(time.cast_signed(), lengths.at(place).into()).unwrap_or(0.0);
             let sums = &hours[place];
@@ -384,7 +382,7 @@ fn day_rows(mut rows: Vec<(usize, Option<String>, DaySums)>, has_money: bool) ->
 
 impl AskedCosts {
     fn of(request: &CostRequest) -> Self {
-        let filters = request.asked_filters().into_iter();
+        let filters = request.filters.asked().into_iter();
         let filters = filters.map(|(property, values)| AskedFilter { property, values });
         Self {
             period: request.asked_period.clone(),

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
@@ -20,8 +19,6 @@ pub struct CostRequest {
     pub period: CostPeriod,
     pub group: BillGrouping,
     pub filters: PropertyFilters,
-    /// The local days that are asked for; empty: all.
-    pub days: BTreeSet<Date>,
     /// The remainders whose money is divided among tenants.
     pub spread: BTreeSet<String>,
     /// How many rows are shown; the others are one.
@@ -61,8 +58,7 @@ impl CostRequest {
         now: Utc,
     ) -> Result<Self, String> {
         let (mut period, mut group, mut top) = (None, None, None);
-        let mut filters = PropertyFilters::default();
-        let (mut days, mut spread) = (BTreeSet::new(), BTreeSet::new());
+        let (mut filters, mut spread) = (PropertyFilters::default(), BTreeSet::new());
         for (name, value) in parameters {
             let given = match name {
                 "period" => &mut period,
@@ -75,8 +71,7 @@ impl CostRequest {
                     continue;
                 }
                 "day" => {
-                    days.insert(parse_day(&value)?);
-                    continue;
+                    return Err(format!("day={value}: give a day as period, as in 2026-10-03..2026-10-04"));
                 }
                 _ => {
                     filters.add(property(name)?, value)?;
@@ -94,7 +89,7 @@ impl CostRequest {
         let top = top.map_or(Ok(TOP), |top| parse_top(&top))?;
         let period = CostPeriod::parse(&asked_period, today)?;
         let visible = VisibleAccount::Everything;
-        Ok(Self { asked_period, period, group, filters, days, spread, top, zone, visible, now })
+        Ok(Self { asked_period, period, group, filters, spread, top, zone, visible, now })
     }
 
     /// The times to read of an account that begins and ends there.
@@ -111,15 +106,12 @@ impl CostRequest {
         }
         let to = until.min(end).max(from);
         let is_open = to < until;
-        // Nothing is compared with single days.
-        let (is_whole, before) =
-            (self.days.is_empty(), self.period.before().filter(|_| self.days.is_empty()));
-        let before = before.and_then(|before| before.bounds(&self.zone));
+        let before = self.period.before().and_then(|before| before.bounds(&self.zone));
         let before = before.filter(|[before, _]| *before >= begin).map(|[before, end]| {
             let elapsed = to.since(from).0 / QUARTER_HOUR.0 * QUARTER_HOUR.0;
             [before, if is_open { Utc(before.0 + elapsed).min(end) } else { end }]
         });
-        let weeks = if is_open && is_whole { self.weeks(begin, to) } else { Vec::new() };
+        let weeks = if is_open { self.weeks(begin, to) } else { Vec::new() };
         Ok(CostRanges {
             period: [from, to],
             open_until: is_open.then_some(until),
@@ -155,17 +147,6 @@ impl CostRequest {
         self.filters.properties().all(is_of_tenant)
     }
 
-    /// All filters, as parameters of the URL.
-    pub(super) fn asked_filters(&self) -> Vec<(String, Vec<String>)> {
-        let days: Vec<String> = self.days.iter().map(ToString::to_string).collect();
-        let days = (!days.is_empty()).then(|| ("day".to_owned(), days));
-        self.filters.asked().into_iter().chain(days).collect()
-    }
-
-    pub(super) fn has_day(&self, day: Date) -> bool {
-        self.days.is_empty() || self.days.contains(&day)
-    }
-
     pub fn is_partial(&self) -> bool {
         self.visible != VisibleAccount::Everything
     }
@@ -190,10 +171,6 @@ fn remainder(name: String) -> Result<String, String> {
 fn parse_top(text: &str) -> Result<usize, String> {
     let top = text.parse().ok().filter(|top| (1..=MOST).contains(top));
     top.ok_or_else(|| format!("top: {text:?} is no number of rows; write one from 1 to {MOST}"))
-}
-
-fn parse_day(text: &str) -> Result<Date, String> {
-    text.parse().map_err(|_| format!("day: {text:?} is no day; write it like 2026-10-03"))
 }
 
 fn property(name: &str) -> Result<BillProperty, String> {
@@ -261,7 +238,7 @@ mod tests {
         assert_eq!(error(&[("node", "n1"), ("node", "n1")]), "node=n1 is given twice; give it once");
         for (name, value, told) in [
             ("grop", "x", "unknown parameter \"grop\"; use period, group, "),
-            ("day", "yesterday", "day: \"yesterday\" is no day; write it like 2026-10-03"),
+            ("day", "2026-10-03", "give a day as period, as in 2026-10-03..2026-10-04"),
             ("spread", "ml", "only remainders are divided"),
             ("top", "0", "write one from 1 to 10000"),
             ("group", "team", "group: write tenant, "),

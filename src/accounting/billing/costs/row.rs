@@ -62,8 +62,10 @@ pub struct CostBefore {
     pub amount: Option<String>,
 }
 
+type TimeOf = fn(&CostSums) -> u128;
+
 /// The times of a row: what JSON calls them, before `_ns` where they are exact.
-const TIMES: [(&str, fn(&CostSums) -> u128); 12] = [
+const TIMES: [(&str, TimeOf); 12] = [
     ("held", CostSums::held),
     ("within", |sums| sums.times[0].0),
     ("lent", |sums| sums.times[1].0),

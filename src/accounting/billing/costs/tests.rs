@@ -132,23 +132,10 @@ fn the_rows_that_are_not_shown_are_one_that_adds_up() {
 fn a_report_by_day_has_a_row_a_day_which_selects_that_day() {
     let report = report(&request(&[("group", "day,tenant"), ("node", "n1")]), Some("EUR"));
     assert_eq!(names(&report), ["2026-11-01, ml", "2026-11-02, chem", "2026-11-02, ml"]);
-    let filter = json!({"day": "2026-11-01", "tenant": "ml"});
+    let filter = json!({"period": "2026-11-01..2026-11-02", "tenant": "ml"});
     assert_eq!(report["rows"][0]["filter"], filter);
     assert_eq!(report["hours"], Value::Null, "sums by tenant and hour do not tell nodes apart");
     assert_eq!(report["budget"], Value::Null, "a budget is not of one node");
-}
-
-#[test]
-fn of_single_days_there_are_their_sums_and_no_comparison() {
-    let report = report(&request(&[("day", "2026-11-02")]), Some("EUR"));
-    assert_eq!(names(&report), ["ml", "chem"]);
-    assert_eq!(
-        (&report["before"], &report["projection"], &report["budget"]),
-        (&Value::Null, &Value::Null, &Value::Null)
-    );
-    assert_eq!(report["hours"][0]["held"], json!(2.0));
-    assert_eq!(report["hours"][24]["held"], json!(0.0));
-    assert!(report["command"].as_str().unwrap().contains("--only day=2026-11-02"));
 }
 
 #[test]
