@@ -121,6 +121,17 @@ def make(suite):
         take(page, PICTURES / f"{name}.png", {"x": 0, "y": 0, "width": box[0], "height": box[1]})
         page.close()
     bill_picture(suite, browser, story)
+    costs_picture(suite, browser)
+
+
+def costs_picture(suite, browser):
+    """The month before, of a node with two months of past."""
+    past = Demo(suite, "--history", "60d", scenario="cluster", name="past")
+    page = browser.page(f"{past.url}/costs?period=last-month", 1400, 1250, script=GUARD)
+    page.wait("the report", "document.querySelector('#report:not([hidden]):not([aria-busy])') !== null")
+    page.listen(1)
+    take(page, PICTURES / "costs-light.png")
+    page.close()
 
 
 def bill_picture(suite, browser, story):

@@ -1,6 +1,9 @@
 // The rows of a report as CSV (RFC 4180), with the exact numbers of the answer.
 
-import { HOUR, fixed, shownName } from "./format.js";
+import { HOUR, fixed, nano, shownName } from "./format.js";
+
+/** In billionths of a gram. */
+const KILOGRAM = 1000000000000n;
 
 /** Spreadsheets read a text that begins like a formula as one. The lone dash of usage without a label is none. */
 function safe(text) {
@@ -22,7 +25,7 @@ function record(row, answer, properties) {
     ...HOURS.map((name) => fixed(row[`${name}_ns`], HOUR, 4)),
     row.energy_uj === null ? "" : fixed(row.energy_uj, HOUR, 4),
     row.money ?? "", row.spread ?? "", answer.currency ?? "",
-    row.shown.co2e_kg ?? "",
+    row.co2e_grams === null ? "" : fixed(nano(row.co2e_grams), KILOGRAM, 4),
     String(answer.source.simulated),
   ];
 }
@@ -30,7 +33,7 @@ function record(row, answer, properties) {
 /** One line per row, and none of totals: it is for adding up. */
 export function csv(answer) {
   const heads = ["from", "to", "time_zone", ...answer.groups, "cost_center", ...HOURS.map((name) => `${name}_hours`), "energy_kwh", "amount", "spread", "currency", "co2e_kg", "simulated"];
-  const rest = answer.rest ? [{ ...answer.rest, values: null, name: answer.rest.name || "all others" }] : [];
+  const rest = answer.rest ? [{ ...answer.rest, values: [] }] : [];
   const lines = [...answer.rows, ...rest].map((row) => record(row, answer, answer.groups));
   return [heads, ...lines].map((line) => `${line.map(quoted).join(",")}\r\n`).join("");
 }

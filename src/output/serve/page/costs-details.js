@@ -54,7 +54,7 @@ dialog.addEventListener("close", () => shown && leave());
 document.getElementById("close-details").addEventListener("click", () => leave());
 
 function fill(row, answer, query) {
-  setText(title, `${answer.groups.map(propertyName).join(", ")}: ${rowName(row)}`);
+  setText(title, `${answer.groups.map(propertyName).join(", ")}: ${rowName(row, answer.groups)}`);
   only.hidden = !row.filter;
   if (row.filter) only.href = pageLink(narrowed(query, row.filter));
   const facts = factsOf(row, answer).map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text)));
@@ -101,18 +101,18 @@ function insideTable(found, asked, query) {
   const heads = [...found.groups.map(propertyName), isPriced ? found.currency : undefined, "GPU-hours held", "idle", "hours used", ""].filter((name) => name !== undefined);
   const whys = h("div");
   const line = (row) => {
-    const button = row.filter && h("button", { type: "button", "aria-label": `Why does ${rowName(row)} cost that?` }, "why?");
+    const button = row.filter && h("button", { type: "button", "aria-label": `Why does ${rowName(row, found.groups)} cost that?` }, "why?");
     button?.addEventListener("click", () => {
-      const section = why(narrowed(asked, row.filter), found, rowName(row));
+      const section = why(narrowed(asked, row.filter), found, rowName(row, found.groups));
       whys.replaceChildren(section);
       section.querySelector("button").click();
       section.querySelector("h3").focus();
     });
-    const name = row.filter ? h("a", { href: pageLink({ ...narrowed(asked, row.filter), top: query.top }) }, rowName(row)) : h("span", {}, rowName(row));
+    const name = row.filter ? h("a", { href: pageLink({ ...narrowed(asked, row.filter), top: query.top }) }, rowName(row, found.groups)) : h("span", {}, rowName(row, found.groups));
     const cells = [isPriced ? grouped(row.shown.amount) : undefined, grouped(row.shown.held), row.shown.idle_share === null ? DASH : `${row.shown.idle_share} %`, grouped(row.shown.used)].filter((text) => text !== undefined);
     return h("tr", { class: row.remainder ? "remainder" : undefined }, h("th", { scope: "row", class: "name" }, name), ...cells.map((text) => h("td", { class: "number" }, text)), h("td", {}, button ?? ""));
   };
-  const rest = found.rest ? [{ ...found.rest, filter: null, values: [found.rest.name || "all others"] }] : [];
+  const rest = found.rest ? [{ ...found.rest, filter: null, values: [] }] : [];
   const rows = [...found.rows, ...rest];
   if (!rows.length) return h("p", { class: "note" }, "Nothing.");
   const head = h("tr", {}, ...heads.map((name, place) => h("th", { scope: "col", class: place && name ? "number" : undefined }, name || h("span", { class: "hidden" }, "explanation"))));

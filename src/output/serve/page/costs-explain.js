@@ -1,8 +1,9 @@
 // Why lines of a bill are what they are, in sentences.
 
 import { h } from "./dom.js";
-import { HOUR, fixed, grouped, nano, ofNano, printable, shownName, tenantName } from "./format.js";
+import { HOUR, fixed, grouped, nano, printable, shownName, tenantName } from "./format.js";
 import { getJson } from "./fetch.js";
+import { addDays } from "./query.js";
 
 /** So many lines are explained; `gpumeter explain` has all. */
 const MOST_LINES = 20;
@@ -10,11 +11,11 @@ const SECOND = 1000000000n;
 const UNITS = { gpu_hour: "GPU-hour", instance_hour: "instance-hour", kwh: "kWh" };
 
 /** An element with the explanation of the lines that a query selects, or with what hinders it. */
-export async function explain(query, answer, patience) {
+export async function explain({ filters }, answer, patience) {
   const { from, to, time_zone: zone } = answer.period;
-  // The query of a day has it as its period, within that of the answer.
-  const [first, end] = query.period.includes("..") ? query.period.split("..") : [from, to];
-  const parameters = [["from", first], ["to", end], ["time_zone", zone], ...query.filters];
+  const day = filters.find(([name]) => name === "day")?.[1];
+  const [first, end] = day ? [day, addDays(day, 1)] : [from, to];
+  const parameters = [["from", first], ["to", end], ["time_zone", zone], ...filters.filter(([name]) => name !== "day")];
   const path = `api/v1/explain?${parameters.map(([name, value]) => `${encodeURIComponent(name)}=${encodeURIComponent(value)}`).join("&")}`;
   try {
     return await show(await getJson(path, patience));
@@ -54,7 +55,9 @@ function local(at, { bill }) {
 }
 
 const hours = (nanoseconds) => `${grouped(fixed(nanoseconds, HOUR, 2))} hours`;
+const exact = (billionths) => fixed(billionths, 1000000000n, 9);
 const seconds = (nanoseconds) => `${grouped(fixed(nanoseconds, SECOND, 9).replace(/\.?0+$/, ""))} s`;
+/** Decimal text of money, with as many decimals as it needs, and two at least. */
 const trimmed = (amount) => grouped(amount.replace(/(\.\d\d\d*?)0+$/, "$1"));
 
 function lineSentences(line, explanation) {
@@ -112,12 +115,12 @@ function amountSentence(line, bill) {
   if (line.money === null || line.money === undefined) return "";
   const rate = bill.rates.find((one) => String(one.id) === String(line.rate));
   const ofEnergy = nano(line.energy_money ?? null);
-  const ofTime = ofNano(nano(line.money) - ofEnergy);
+  const ofTime = exact(nano(line.money) - ofEnergy);
   const currency = bill.currency;
   const terms = line.terms === null || line.terms === undefined ? "" : ", under the terms";
   const slices = rate?.unit === "instance_hour" && line.mig_slices ? ` × ${line.mig_slices[1]} / ${line.mig_slices[0]} slices` : "";
   const time = rate && Number(line.charged_ns) ? `${seconds(line.charged_ns)} × ${trimmed(rate.price)} ${currency} per ${UNITS[rate.unit] ?? rate.unit}${slices}${terms} = ${trimmed(ofTime)} ${currency}` : `It costs ${trimmed(ofTime)} ${currency}`;
-  const energy = ofEnergy ? `, and ${trimmed(ofNano(ofEnergy))} ${currency} for its energy; together ${trimmed(line.money)} ${currency}` : "";
+  const energy = ofEnergy ? `, and ${trimmed(exact(ofEnergy))} ${currency} for its energy; together ${trimmed(line.money)} ${currency}` : "";
   return `${time}${energy}.`;
 }
 

@@ -1,8 +1,9 @@
 // A bar per day, and the hours of the week as maps of colours. Each has a table with the same numbers.
 
 import { h, setAttribute, setText, svg } from "./dom.js";
-import { grouped, shownName, tenantName } from "./format.js";
-import { addDays, narrowed, pageLink } from "./query.js";
+import { grouped, tenantName } from "./format.js";
+import { valueName } from "./costs-table.js";
+import { narrowed, pageLink } from "./query.js";
 
 /** So many groups have a colour of their own. */
 const MOST_SERIES = 6;
@@ -23,7 +24,7 @@ export function tableToggle(button, plot, table) {
 }
 
 /** The groups of the days, greatest first, those without a name or a colour of their own added up. */
-function seriesOf(days, valueOf) {
+function seriesOf({ days, groups }, valueOf) {
   const sums = new Map();
   for (const { rows } of days) {
     for (const row of rows) {
@@ -33,7 +34,7 @@ function seriesOf(days, valueOf) {
   const names = [...sums.keys()].filter((name) => name !== null && name !== NOBODY && sums.get(name) > 0);
   names.sort((one, other) => sums.get(other) - sums.get(one));
   const own = names.slice(0, MOST_SERIES);
-  const series = own.map((name, place) => ({ text: shownName(tenantName(name)), kind: `series-${place}`, has: (row) => row.name === name }));
+  const series = own.map((name, place) => ({ text: valueName(name, groups[0]), kind: `series-${place}`, has: (row) => row.name === name }));
   const others = new Set([...own, NOBODY]);
   if (names.length > own.length || sums.get(null) > 0) series.push({ text: "all others", kind: "series-rest", has: (row) => !others.has(row.name) });
   if (sums.get(NOBODY) > 0) series.push({ text: tenantName(NOBODY), kind: "series-nobody", has: (row) => row.name === NOBODY });
@@ -63,7 +64,7 @@ export function showDays({ plot, table }, answer, query) {
   const valueOf = (row) => Number((isPriced ? row.amount : row.held) ?? 0);
   const unit = isPriced ? answer.currency : "GPU-hours held";
   const { days } = answer;
-  const series = seriesOf(days, valueOf);
+  const series = seriesOf(answer, valueOf);
   plot.replaceChildren();
   table.replaceChildren();
   if (!series.length) return false;
@@ -90,7 +91,7 @@ export function showDays({ plot, table }, answer, query) {
 
 function fillDays(table, answer, query, series) {
   const head = h("tr", {}, h("th", { scope: "col" }, "day"), ...series.map((one) => h("th", { scope: "col", class: "number" }, one.text)));
-  const link = (day) => pageLink(narrowed(query, { period: `${day}..${addDays(day, 1)}` }));
+  const link = (day) => pageLink(narrowed(query, { day }));
   const line = ({ day }, place) => h("tr", {}, h("th", { scope: "row" }, h("a", { href: link(day) }, day)), ...series.map((one) => h("td", { class: "number" }, grouped(one.values[place].toFixed(2)))));
   table.append(h("table", {}, h("caption", { class: "hidden" }, "Each day by group"), h("thead", {}, head), h("tbody", {}, ...answer.days.map(line))));
 }

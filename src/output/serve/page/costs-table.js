@@ -10,8 +10,11 @@ const ON_PAPER = 8;
 
 export const amountOf = (row, currency) => `${grouped(row.shown.amount)} ${currency}`;
 
-/** What a row is called: its values, those of reserved names in words. */
-export const rowName = (row) => (row.values?.length ? row.values : [row.name]).map((value) => shownName(tenantName(value))).join(" · ");
+/** A value of a property for people; "-" is of usage that has none. */
+export const valueName = (value, property) => (value === "-" && property !== "tenant" ? `without ${propertyName(property)}` : shownName(tenantName(value)));
+
+/** What a row is called. */
+export const rowName = (row, groups) => (row.values?.length ? row.values.map((value, place) => valueName(value, groups[place])).join(" · ") : shownName(row.name));
 
 const known = (value) => value !== null && value !== undefined;
 
@@ -36,7 +39,7 @@ function changeValue(row, isPriced) {
   return known(now) && Number(before) ? Number(now) / Number(before) : null;
 }
 
-export const percentText = (share) => (known(share) ? `${(100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0)} %` : DASH);
+export const percentText = (share) => (known(share) ? `${grouped((100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0))} %` : DASH);
 export const budgetText = ({ budget }) => `${percentText(budget.used)} of ${cents(budget.amount)}`;
 
 const numeric = (name, value, text, more = {}) => ({ name, value, text: (row) => (value(row) === null ? DASH : text(row)), isNumber: true, ...more });
@@ -58,7 +61,7 @@ function columnsOf(answer, query) {
   const budget = (row) => row.budget?.used ?? null;
   const center = (row) => row.cost_center ?? null;
   const columns = [
-    { id: "name", name: answer.groups.map(propertyName).join(", "), value: rowName, isHead: true, kind: "name", fill: (cell, row) => fillName(cell, row, query) },
+    { id: "name", name: answer.groups.map(propertyName).join(", "), value: (row) => rowName(row, answer.groups), isHead: true, kind: "name", fill: (cell, row) => fillName(cell, row, answer.groups, query) },
     numeric(answer.currency, (row) => (row.money === null ? null : Number(row.money)), (row) => grouped(row.shown.amount), { id: "amount", kind: "amount", title: "time x rate, and energy x price where energy has one", isHidden: () => !isPriced }),
     numeric("spread", (row) => (row.spread === null ? null : Number(row.spread)), (row) => grouped(row.shown.spread), { id: "spread", title: "share of the time that nobody held", isHidden: isEmpty((row) => row.spread) }),
     numeric("budget", budget, budgetText, { id: "budget", title: "what is spent of the budget", isHidden: isEmpty(budget), fill: fillBudget }),
@@ -74,8 +77,8 @@ function columnsOf(answer, query) {
   return [...columns, ...parts];
 }
 
-function fillName(cell, row, query) {
-  const name = rowName(row);
+function fillName(cell, row, groups, query) {
+  const name = rowName(row, groups);
   const link = h("a", { class: "row-name", title: printable(row.name) === name ? undefined : printable(row.name) }, name);
   const parts = [link];
   if (row.filter) {
@@ -118,8 +121,8 @@ function fitPaper(table, columns) {
 export function showRows(parent, answer, query, sorted) {
   const columns = columnsOf(answer, query);
   const isPriced = answer.currency !== null;
-  const rest = answer.rest && { ...answer.rest, values: [answer.rest.name || "all others"] };
-  const total = { ...answer.total, values: ["total"], filter: null, before: answer.before?.total.shown };
+  const rest = answer.rest && { ...answer.rest, values: [] };
+  const total = { ...answer.total, filter: null, before: answer.before?.total.shown };
   parent.replaceChildren();
   const show = createTable(parent, {
     columns,

@@ -1,12 +1,12 @@
 // The costs of a period: asks for the report that the address names, and shows it.
 
 import { copyButton, h, keyed, setAttribute, setText } from "./dom.js";
-import { DASH, cents, grouped, printable, shownName, tenantName } from "./format.js";
+import { DASH, cents, grouped, printable, shownName } from "./format.js";
 import { getJson } from "./fetch.js";
 import { csv, save } from "./costs-csv.js";
 import { showDetails } from "./costs-details.js";
 import { showDays, showHours, tableToggle } from "./costs-plots.js";
-import { amountOf, change, percentText, showRows } from "./costs-table.js";
+import { amountOf, change, percentText, showRows, valueName } from "./costs-table.js";
 import { addDays, pageLink, parseQuery, propertyName, serverQuery } from "./query.js";
 import { followTheme } from "./theme.js";
 
@@ -109,7 +109,7 @@ function showControls() {
   setAttribute(byId("report"), "aria-busy", state.isAsking ? "true" : undefined);
   const filters = query.filters.map(([name, value], place) => ({ name, value, place }));
   keyed(byId("filters"), filters, (one) => `${one.place} ${one.name}=${one.value}`, (one) => {
-    const text = `${propertyName(one.name)}: ${shownName(tenantName(one.value))}`;
+    const text = `${propertyName(one.name)}: ${valueName(one.value, one.name)}`;
     const rest = () => state.query.filters.filter(([name, value]) => name !== one.name || value !== one.value);
     const button = h("button", { type: "button", class: "screen", "aria-label": `Remove the filter ${text}` }, "×");
     button.addEventListener("click", () => {
