@@ -99,6 +99,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l to -d 'End of
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l month -d 'A whole month in --time-zone, such as 2026-11, instead of --from and --to' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l by -d 'What the lines of text and CSV are grouped by: tenant, workload, gpu, model (product name), node, namespace, account, user, unit, uuid, class (price class), day, attribute:NAME (of the tenant), a label of gpu_workload_info such as k8s_pod_name, or two of these such as tenant,gpu. Usage without that label is in the line "-"' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l tenant -d 'Only the lines of this tenant; may be given several times' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l only -d 'Only the lines that have this value of a property of --by, such as node=n1; may be given several times, and of one property any of the values counts' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l spread -d 'Divide the money of unheld time among the tenants by charged time, in a column of its own; or that of these remainders, with commas between them' -r -f -a "__unallocated__\t''
 __stranded__\t''
 __unavailable__\t''
