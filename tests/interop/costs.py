@@ -328,7 +328,7 @@ def other_group(query):
     key = query["group"]
     rows = [row(f"{key}-{number}", 8 + number, 2, 20, key=key) for number in range(3)]
     if key == "day":
-        rows = [one | {"name": f"2026-10-0{place}", "values": [f"2026-10-0{place}"], "filter": {"day": f"2026-10-0{place}"}}
+        rows = [one | {"name": f"2026-10-0{place}", "values": [f"2026-10-0{place}"], "filter": {"period": f"2026-10-0{place}..2026-10-0{place + 1}"}}
                 for place, one in enumerate(rows, 1)]
     return answer(rows, groups=[key])
 

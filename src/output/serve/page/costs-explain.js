@@ -3,7 +3,6 @@
 import { h } from "./dom.js";
 import { HOUR, fixed, grouped, nano, printable, shownName, tenantName } from "./format.js";
 import { getJson } from "./fetch.js";
-import { addDays } from "./query.js";
 
 /** So many lines are explained; `gpumeter explain` has all. */
 const MOST_LINES = 20;
@@ -11,11 +10,11 @@ const SECOND = 1000000000n;
 const UNITS = { gpu_hour: "GPU-hour", instance_hour: "instance-hour", kwh: "kWh" };
 
 /** An element with the explanation of the lines that a query selects, or with what hinders it. */
-export async function explain({ filters }, answer, patience) {
+export async function explain({ period, filters }, answer, patience) {
   const { from, to, time_zone: zone } = answer.period;
-  const day = filters.find(([name]) => name === "day")?.[1];
-  const [first, end] = day ? [day, addDays(day, 1)] : [from, to];
-  const parameters = [["from", first], ["to", end], ["time_zone", zone], ...filters.filter(([name]) => name !== "day")];
+  // A day within the period of the answer.
+  const [first, end] = period.includes("..") ? period.split("..") : [from, to];
+  const parameters = [["from", first], ["to", end], ["time_zone", zone], ...filters];
   const path = `api/v1/explain?${parameters.map(([name, value]) => `${encodeURIComponent(name)}=${encodeURIComponent(value)}`).join("&")}`;
   try {
     return await show(await getJson(path, patience));

@@ -3,7 +3,7 @@
 import { h, setAttribute, setText, svg } from "./dom.js";
 import { grouped, tenantName } from "./format.js";
 import { valueName } from "./costs-table.js";
-import { narrowed, pageLink } from "./query.js";
+import { addDays, narrowed, pageLink } from "./query.js";
 
 /** So many groups have a colour of their own. */
 const MOST_SERIES = 6;
@@ -91,7 +91,7 @@ export function showDays({ plot, table }, answer, query) {
 
 function fillDays(table, answer, query, series) {
   const head = h("tr", {}, h("th", { scope: "col" }, "day"), ...series.map((one) => h("th", { scope: "col", class: "number" }, one.text)));
-  const link = (day) => pageLink(narrowed(query, { day }));
+  const link = (day) => pageLink(narrowed(query, { period: `${day}..${addDays(day, 1)}` }));
   const line = ({ day }, place) => h("tr", {}, h("th", { scope: "row" }, h("a", { href: link(day) }, day)), ...series.map((one) => h("td", { class: "number" }, grouped(one.values[place].toFixed(2)))));
   table.append(h("table", {}, h("caption", { class: "hidden" }, "Each day by group"), h("thead", {}, head), h("tbody", {}, ...answer.days.map(line))));
 }

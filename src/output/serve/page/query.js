@@ -44,11 +44,11 @@ export function pageLink(query) {
   return `?${[serverQuery(query), own].filter(Boolean).join("&")}`;
 }
 
-/** The query with the filter of a row, which stands in place of others of the same properties. */
-export function narrowed(query, filter) {
+/** The query with the filter of a row, which stands in place of others of the same properties; that of a day is a period. */
+export function narrowed(query, { period = query.period, ...filter }) {
   const own = Object.entries(filter);
   const others = query.filters.filter(([name]) => !own.some(([other]) => other === name));
-  return { ...query, filters: [...others, ...own], open: "", inside: "" };
+  return { ...query, period, filters: [...others, ...own], open: "", inside: "" };
 }
 
 /** A day in ISO form, so many days later. */
