@@ -789,4 +789,6 @@ fn files_without_reasons_name_the_node_and_the_command_that_has_them() {
     let told = "are not in the files; on past: gpumeter explain user:bob --from 2026-11-20T00:00:00Z --to 2026-11-21T00:00:00Z";
     assert!(output.status.success() && page.contains(told), "{page}");
     assert!(page.contains("faults in a time without reasons are not listed"), "{page}");
+    assert!(page.contains("user:bob on past, GPU 1 (GPU-"), "{page}");
+    assert!(page.contains("exports keep quarter hours of holdings, not who granted them"), "{page}");
 }

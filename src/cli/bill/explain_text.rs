@@ -33,8 +33,9 @@ fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone
     let of = &line.line;
     let profile = of.slot.profile.as_ref().map(|profile| format!(" ({})", profile.name)).unwrap_or_default();
     let instance = of.slot.gpu_instance.map(|id| format!(", MIG instance {id}{profile}"));
+    let node = of.node.as_ref().map(|node| format!("{}, ", shown(&node.name))).unwrap_or_default();
     let mut page = format!(
-        "{} on GPU {} ({}){}\n",
+        "{} on {node}GPU {} ({}){}\n",
         shown(of.holder.name()),
         of.gpu.index,
         of.gpu.uuid,
@@ -160,6 +161,7 @@ fn holding(line: &ExplainedLine, is_of_exports: bool) -> String {
         Some(OpenHolding { fraction, source }) => {
             format!("{fraction} of the GPU at the end of the account, granted by {}", source.name())
         }
+        None if line.line.holder.is_remainder() => String::new(),
         None if !line.spans.iter().any(|span| span.held.held() > 0) => String::new(),
         None if is_of_exports => "exports keep quarter hours of holdings, not who granted them".to_owned(),
         None => {
