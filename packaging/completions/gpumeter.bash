@@ -34,6 +34,9 @@ _gpumeter() {
             gpumeter,explain)
                 cmd="gpumeter__subcmd__explain"
                 ;;
+            gpumeter,fleet)
+                cmd="gpumeter__subcmd__fleet"
+                ;;
             gpumeter,health)
                 cmd="gpumeter__subcmd__health"
                 ;;
@@ -93,6 +96,9 @@ _gpumeter() {
                 ;;
             gpumeter__subcmd__help,explain)
                 cmd="gpumeter__subcmd__help__subcmd__explain"
+                ;;
+            gpumeter__subcmd__help,fleet)
+                cmd="gpumeter__subcmd__help__subcmd__fleet"
                 ;;
             gpumeter__subcmd__help,health)
                 cmd="gpumeter__subcmd__help__subcmd__health"
@@ -233,7 +239,7 @@ _gpumeter() {
 
     case "${cmd}" in
         gpumeter)
-            opts="-h --log-format --help run demo top bill job explain statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
+            opts="-h --log-format --help run demo fleet top bill job explain statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -566,6 +572,48 @@ _gpumeter() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gpumeter__subcmd__fleet)
+            opts="-h --exports --statements --config --web.listen-address --listen --web.config.file --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --exports)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --statements)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.listen-address)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.config.file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gpumeter__subcmd__health)
             opts="-h --url --web.ca-file --web.cert-file --user --password-file --socket --simulated --json --fail-on --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -613,7 +661,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help)
-            opts="run demo top bill job explain statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
+            opts="run demo fleet top bill job explain statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -697,6 +745,20 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help__subcmd__explain)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__help__subcmd__fleet)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

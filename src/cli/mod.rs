@@ -12,6 +12,7 @@ pub mod doctor;
 mod agent;
 mod bill;
 mod doctor_command;
+mod fleet;
 mod health;
 mod interrupts;
 mod ledger;
@@ -72,6 +73,8 @@ enum Command {
     Run(RunCommand),
     /// Run the agent on a simulated node; needs no GPU.
     Demo(demo::DemoCommand),
+    /// Serve what all nodes of a fleet cost, from a directory of their exports: page, bills and API.
+    Fleet(fleet::FleetCommand),
     /// Show the node live: GPUs, MIG instances, processes, tenants, workloads, and what needs attention.
     Top(top::TopCommand),
     /// Print the bill of a running agent, or of a ledger file that no agent is using.
@@ -132,7 +135,7 @@ impl Command {
     /// How long to wait at the end for standard error to be read: an agent ends in time, a command prints everything.
     const fn log_timeout(&self) -> Duration {
         match self {
-            Self::Run(_) | Self::Demo(_) | Self::Replay(_) => Duration::from_secs(1),
+            Self::Run(_) | Self::Demo(_) | Self::Replay(_) | Self::Fleet(_) => Duration::from_secs(1),
             _ => Duration::MAX,
         }
     }
@@ -222,6 +225,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(run) => run_agent(run),
         Command::Demo(demo) => run_demo(&demo),
+        Command::Fleet(fleet) => fleet.run(),
         Command::Top(top) => top.run(),
         Command::Bill(bill) => bill.run(),
         Command::Job(job) => job.run(),

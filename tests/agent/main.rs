@@ -11,6 +11,7 @@ mod doctor;
 mod explain;
 mod exports;
 mod faults;
+mod fleet;
 mod generated;
 mod health;
 mod history;

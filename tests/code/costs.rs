@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 use crate::history::{END, Written, scenario};
 
 /// A history with energy and emissions that have a price, terms, attributes and budgets.
-static PRICED: LazyLock<Written> = LazyLock::new(|| {
+static PRICED: LazyLock<Written> =
+    LazyLock::new(|| Written::new(&priced_scenario(), HistoryExtent { days: 28, nodes: 1, seed: 7 }));
+
+pub(crate) fn priced_scenario() -> Value {
     let mut scenario = scenario();
     let prices = |hour: &str| {
         json!({"currency": "EUR", "energy": {"kwh": "0.20", "pue": "1.25"}, "rates": [{"gpu_hour": hour},
@@ -37,14 +40,14 @@ static PRICED: LazyLock<Written> = LazyLock::new(|| {
     scenario["history"]["settings"] = json!([
         {"recorded": "-20d", "prices": prices("3.10")}, {"recorded": "-6d", "prices": prices("2.00")}
     ]);
-    Written::new(&scenario, HistoryExtent { days: 28, nodes: 1, seed: 7 })
-});
+    scenario
+}
 
-fn zone(name: &str) -> TimeZone {
+pub(crate) fn zone(name: &str) -> TimeZone {
     TimeZone::get(name).unwrap()
 }
 
-fn request(parameters: &[(String, String)], zone: &TimeZone) -> CostRequest {
+pub(crate) fn request(parameters: &[(String, String)], zone: &TimeZone) -> CostRequest {
     let parameters = parameters.iter().map(|(name, value)| (name.as_str(), value.clone()));
     CostRequest::parse(parameters, zone.clone(), END).unwrap()
 }
@@ -117,7 +120,7 @@ const PERIODS: [&str; 6] = [
     "2026-10-27..2026-11-04",
     "2026",
 ];
-const GROUPS: [&str; 14] = [
+pub(crate) const GROUPS: [&str; 14] = [
     "tenant",
     "workload",
     "gpu",
@@ -133,7 +136,7 @@ const GROUPS: [&str; 14] = [
     "day,tenant",
     "user,gpu",
 ];
-const ZONES: [&str; 4] = ["UTC", "Europe/Zurich", "Asia/Kathmandu", "America/New_York"];
+pub(crate) const ZONES: [&str; 4] = ["UTC", "Europe/Zurich", "Asia/Kathmandu", "America/New_York"];
 
 fn hundredths(text: &str) -> i128 {
     text.replace('.', "").parse().unwrap()
@@ -153,7 +156,12 @@ fn check_column(
     assert_eq!(printed.iter().sum::<i128>(), hundredths(&shown(total)));
 }
 
-fn check_case(case: u64) {
+/// A report of random parameters, beside the bill of its period.
+pub(crate) fn check_case(
+    case: u64,
+    costs: &dyn Fn(&CostRequest) -> CostReport,
+    bill: &dyn Fn([Utc; 2], &TimeZone) -> Bill,
+) {
     let mut choose = Chooser(case);
     let (period, group) = (choose.one(&PERIODS), choose.one(&GROUPS));
     let zone = zone(choose.one(&ZONES));
@@ -213,7 +221,7 @@ fn check_case(case: u64) {
 
 #[test]
 fn costs_are_the_sums_of_the_bill_by_every_grouping_filter_period_and_zone() {
-    (0..30).for_each(check_case);
+    (0..30).for_each(|case| check_case(case, &costs, &bill));
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Written {
         self.directory.path().join("ledger.db")
     }
 
-    fn exports(&self) -> PathBuf {
+    pub(crate) fn exports(&self) -> PathBuf {
         self.directory.path().join("exports")
     }
 

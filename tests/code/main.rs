@@ -20,6 +20,7 @@ mod costs;
 mod dashboards;
 mod events;
 mod export;
+mod fleet_costs;
 mod generated;
 mod health;
 mod history;

@@ -36,6 +36,8 @@ SAME = {
     ("dcgm",): {"dcgm": {"enabled": True}},
     ("exports",): {"exports": {"enabled": True}},
     ("exports", "exports-rclone"): {"exports": {"enabled": True, "rclone": {"enabled": True}}},
+    ("fleet",): {"fleet": {"enabled": True}},
+    ("fleet", "fleet-rclone"): {"fleet": {"enabled": True, "rclone": {"enabled": True}}},
     ("allocation", "gpu-operator", "openshift", "labels", "monitoring", "dashboards"): {
         "variant": "allocation", "gpuOperator": True, "openshift": True, "labels": True,
         "monitoring": {"enabled": True}, "dashboards": {"enabled": True}},
@@ -46,7 +48,7 @@ WRONG = (
     {"monitoring": {"enable": True}}, {"monitoring": {"runbooks": "docs/runbooks"}}, {"tolerations": {"operator": "Exists"}},
     {"dcgm": {"portName": "GPU metrics"}}, {"exports": {"rclone": {"remote": "finops"}}}, {"nameOverride": "GPU"},
     {"exports": {"rclone": {"image": "docker.io/rclone/rclone:1.76.0"}}}, {"exports": {"rclone": {"image": {"digest": "1.76.0"}}}},
-    {"securityContext": {"privileged": True}}, {"serviceAccount": {"name": "default"}},
+    {"fleet": {"rclone": {"remote": "finops"}}}, {"fleet": {"scheme": "http"}}, {"securityContext": {"privileged": True}}, {"serviceAccount": {"name": "default"}},
 )
 # Overlays of kustomize, and the namespace and the name that everything has under them.
 NAMED = (
@@ -92,6 +94,7 @@ def manifests(suite):
     refusals(suite)
     secured(suite)
     exported(suite)
+    fleet(suite)
     restarts(suite)
     notes(suite)
     mistakes(suite)
@@ -236,6 +239,10 @@ def refusals(suite):
         ({"exports": {"rclone": {"enabled": True}}}, "1.34.0",
          "exports.rclone.enabled copies the files of exports, which are off: set exports.enabled too"),
         (copies, "1.28.9", "exports.rclone.enabled needs Kubernetes 1.29 or newer, and this is v1.28.9"),
+        ({"fleet": {"rclone": {"enabled": True}}}, "1.34.0",
+         "fleet.rclone.enabled fills the exports of fleet, which is off: set fleet.enabled too"),
+        ({"fleet": {"enabled": True, "rclone": {"enabled": True}}}, "1.28.9",
+         "fleet.rclone.enabled needs Kubernetes 1.29 or newer, and this is v1.28.9"),
     ):
         try:
             template(suite, values, version=version)
@@ -334,6 +341,27 @@ def rights(suite, name, found):
         suite.expect(is_other, f"{name}: {beside['name']} is user {user} with {places}")
     if "gke-cos" not in name:
         suite.expect("privileged" not in security and security["capabilities"]["drop"] == ["ALL"], f"{name}: {security}")
+
+
+def fleet(suite):
+    """The server of a fleet's costs: no agent's policy or monitor selects it, and it has no rights, no GPU and no root."""
+    values = {"fleet": {"enabled": True, "rclone": {"enabled": True}}, "monitoring": {"enabled": True}, "dcgm": {"enabled": True}}
+    charted = objects(template(suite, values, release="east"))
+    for found, name in ((charted, "east-gpumeter"), (objects(run("kustomize", "build", overlay(
+            suite, ("fleet", "fleet-rclone", "monitoring", "dcgm"), {"namePrefix": "east-"}))), "east-gpumeter")):
+        deployment = found["Deployment", f"{name}-fleet"]
+        labels, pod = deployment["spec"]["template"]["metadata"]["labels"], deployment["spec"]["template"]["spec"]
+        selecting = sorted(key for key, one in found.items() if selector(one) and selector(one).items() <= labels.items())
+        own = [(kind, f"{name}-fleet") for kind in ("Deployment", "NetworkPolicy", "Service")]
+        suite.expect(selecting == own, f"{name}: the server is selected by {selecting}")
+        suite.expect(deployment["spec"]["replicas"] == 1, f"{name}: {deployment['spec']['replicas']} replicas")
+        suite.expect(pod["automountServiceAccountToken"] is False and "hostPID" not in pod, f"{name}: {pod}")
+        suite.expect(pod["securityContext"]["runAsNonRoot"] is True, f"{name}: {pod['securityContext']}")
+        for container in pod["containers"] + pod["initContainers"]:
+            security = container["securityContext"]
+            suite.expect(security["readOnlyRootFilesystem"] and security["capabilities"]["drop"] == ["ALL"], f"{name}: {security}")
+        config = {volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume}
+        suite.expect(config == {f"{name}-fleet"}, f"{name}: the configuration is {config}")
 
 
 def lint(suite):

@@ -170,7 +170,8 @@ def lint(suite, folder):
         clean = done.returncode == 0 and (command[0] == "lintian" or "0 errors, 0 warnings" in said)
         suite.expect(clean, f"{command[0]}: {said}")
     listed = subprocess.run(["rpm", "-qpl", rpm], capture_output=True, text=True).stdout
-    for path in ("/usr/bin/gpumeter", "/usr/lib/systemd/system/gpumeter.socket", "/usr/share/man/man1/gpumeter.1.gz"):
+    for path in ("/usr/bin/gpumeter", "/usr/lib/systemd/system/gpumeter.socket", "/usr/lib/systemd/system/gpumeter-fleet.service",
+                 "/usr/share/man/man1/gpumeter.1.gz"):
         suite.expect(f"\n{path}\n" in f"\n{listed}", f"{path} is not in the RPM: {listed}")
     for path in (GPUMETER, deb, rpm):
         print(f"packages: {path.name} has {path.stat().st_size / 1e6:.1f} MB")

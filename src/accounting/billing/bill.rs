@@ -501,7 +501,27 @@ impl Bill {
         self.keep_lines(|line| {
             visible.shows(&line.tenant, |fact| line.labels.get(fact.label()).map(String::as_str))
         });
+        self.hide_fleet();
         self
+    }
+
+    /// Leaves of the fleet what the lines have: no nodes, conflicts and files of others.
+    fn hide_fleet(&mut self) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let nodes = self.lines.iter().filter_map(|line| line.node.as_ref());
+        let nodes: BTreeSet<_> = nodes.map(|node| (&node.cluster, &node.name)).collect();
+        let clusters: BTreeSet<&String> = nodes.iter().filter_map(|(cluster, _)| cluster.as_ref()).collect();
+        let is_incomplete = !(fleet.notes.is_empty() && fleet.conflicts.is_empty());
+        let note = "some of this period is not there yet, so that these costs may grow".to_owned();
+        *fleet = Fleet {
+            nodes: nodes.len() as u64,
+            clusters: clusters.into_iter().cloned().collect(),
+            notes: is_incomplete.then_some(note).into_iter().collect(),
+            reasons: std::mem::take(&mut fleet.reasons),
+            ..Fleet::default()
+        };
+        self.cluster =
+            Some(&fleet.clusters).filter(|all| all.len() == 1).and_then(|all| all.first().cloned());
     }
 
     /// Removes lines, and makes all sums those of the lines that are left.

@@ -164,10 +164,14 @@ impl<'a> BillDraft<'a> {
         self.gpus.get(uuid).map_or("", |gpu| &gpu.model)
     }
 
+    /// The rate with that number here.
+    pub fn rate(&self, id: i64) -> Option<&BillRate> {
+        self.rates.iter().find(|rate| rate.id == id)
+    }
+
     /// The price of the rate with that number, in nano-units.
     pub fn price_of(&self, id: i64) -> i64 {
-        let rate = self.rates.iter().find(|rate| rate.id == id);
-        rate.and_then(|rate| i64::try_from(rate.price.0).ok()).unwrap_or(0)
+        self.rate(id).and_then(|rate| i64::try_from(rate.price.0).ok()).unwrap_or(0)
     }
 
     /// Adds time of a GPU under the rate of that number.

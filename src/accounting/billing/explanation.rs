@@ -272,6 +272,16 @@ pub struct GpuRecord {
     pub xids: Vec<XidRecord>,
 }
 
+impl GpuRecord {
+    /// Removes what is not of the lines that a reader of some tenants sees: XIDs are counted over all who held the GPU, and
+    /// others may hold it too.
+    pub fn hide_others(&mut self) {
+        self.xids.clear();
+        self.incidents.clear();
+        self.remarks.retain(|remark| !remark.text.starts_with("health "));
+    }
+}
+
 /// A fault of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GpuIncident {

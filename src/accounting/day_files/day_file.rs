@@ -17,7 +17,7 @@ use super::columns::{Cell, ColumnType, KEYS, MONEY, QUARTER, SUMS, Sums};
 use super::control::{
     DIGEST_KEY, FORMAT, FORMAT_KEY, FileHeader, HEADER_KEY, MICROSECOND, RowDigest, digest_of,
 };
-use super::directory::date_of;
+use super::directory::{DayPath, date_of, is_cluster_name};
 use super::error::FileProblem;
 use super::money_check::{MoneyCheck, RowMoney, RowPrices};
 use super::pages::CheckedPages;
@@ -138,14 +138,16 @@ impl<R: ChunkReader + 'static> DayFile<R> {
         Ok(())
     }
 
-    pub(super) fn check_place(&self, date: &str, ledger: &str) -> Result<(), FileProblem> {
-        let DayHeader { day, ledger: own, .. } = &self.header.day;
-        if date_of(*day) == date && own == ledger {
+    pub(super) fn check_place(&self, place: &DayPath) -> Result<(), FileProblem> {
+        let DayHeader { day, ledger, cluster, .. } = &self.header.day;
+        let is_own = date_of(*day) == place.date && *ledger == place.ledger;
+        if is_own && is_cluster_name(&place.cluster, cluster.as_deref()) {
             return Ok(());
         }
-        let text =
-            format!("it is the file of {} of ledger {own}, and in the folder of another", date_of(*day));
-        Err(FileProblem::Damaged(text))
+        let (day, cluster) = (date_of(*day), cluster.as_deref().unwrap_or("none"));
+        Err(FileProblem::Damaged(format!(
+            "it is the file of {day} of ledger {ledger} in cluster {cluster}, and in the folder of another"
+        )))
     }
 }
 

@@ -4,14 +4,14 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use super::error::ExportError;
 use crate::accounting::billing::DayHeader;
 use crate::model::Utc;
 use crate::runtime::file::{self, Durability};
 
-const FILE: &str = "day.parquet";
+pub(super) const FILE: &str = "day.parquet";
 /// The file of evidence beside it.
 const EVIDENCE: &str = "evidence.parquet";
 /// Hive's name of the partition without a value.
@@ -23,6 +23,8 @@ pub struct DayPath {
     pub date: String,
     pub ledger: String,
     pub path: PathBuf,
+    /// The name of the cluster as it stands in the path.
+    pub cluster: String,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,12 +39,13 @@ impl ExportDirectory<'_> {
         let refused = |path: &Path, error: io::Error| super::error::FileProblem::Io(error).at(path);
         let list = |path: &Path, key: &str| partitions(path, key).map_err(|error| refused(path, error));
         let mut days = Vec::new();
-        for (_, cluster) in list(self.0, "cluster=")? {
-            for (date, path) in list(&cluster, "date=")? {
+        for (cluster, path) in list(self.0, "cluster=")? {
+            for (date, path) in list(&path, "date=")? {
                 for (ledger, path) in list(&path, "ledger=")? {
                     let path = path.join(FILE);
                     if path.exists() {
-                        days.push(DayPath { date: date.clone(), ledger, path });
+                        let (date, cluster) = (date.clone(), cluster.clone());
+                        days.push(DayPath { date, ledger, path, cluster });
                     }
                 }
             }
@@ -85,6 +88,12 @@ fn partitions(path: &Path, key: &str) -> io::Result<Vec<(String, PathBuf)>> {
     }
     found.sort();
     Ok(found)
+}
+
+/// Whether a part of a path is the name of that cluster, however much of it is percent-encoded.
+pub(super) fn is_cluster_name(part: &str, cluster: Option<&str>) -> bool {
+    let Some(cluster) = cluster.filter(|cluster| !cluster.is_empty()) else { return part == NO_CLUSTER };
+    percent_decode_str(part).decode_utf8().is_ok_and(|name| name == cluster)
 }
 
 /// The name of a cluster as part of a path: what is no letter, digit, `-`, `_` or `.` is percent-encoded.

@@ -20,6 +20,8 @@ pub enum ExportError {
     Copied { path: PathBuf, node: String },
     #[error("{0}")]
     Expected(String),
+    #[error("nobody waits for the bill any more")]
+    Cancelled,
     #[error(transparent)]
     Ledger(#[from] crate::accounting::ledger::Error),
     #[error(transparent)]
@@ -36,6 +38,8 @@ pub enum FileProblem {
     Io(#[from] std::io::Error),
     #[error("is damaged or no Parquet file: {0}; copy it again, or leave it out with --skip-damaged")]
     Parquet(#[from] parquet::errors::ParquetError),
+    #[error("is no regular file, and links are not followed")]
+    Irregular,
     /// It is a Parquet file without the metadata of an export.
     #[error("is no export of gpumeter; remove it, or leave it out with --skip-damaged")]
     Foreign,
@@ -64,6 +68,11 @@ impl From<MoneyOverflow> for FileProblem {
 impl FileProblem {
     pub(super) fn at(self, path: &Path) -> ExportError {
         ExportError::File { path: path.to_owned(), problem: self }
+    }
+
+    /// What is wrong, without the advice to a command that reads all files at once.
+    pub(super) fn without_option(&self) -> String {
+        self.to_string().replace(", or leave it out with --skip-damaged", "")
     }
 
     /// Whether the file itself is at fault, and may be left out on request.

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parquet::file::reader::ChunkReader;
+use serde::{Deserialize, Serialize};
+
+use super::cache::DateSums;
 
 use super::control::{digest_of, digest_of_file};
 use super::day_file::{DayFile, RunLimits};
@@ -16,12 +19,15 @@ use super::lines::RunSums;
 use super::quarters::{GpuQuarter, QuarterDraft};
 use super::reasons::{FileReasons, ReasonsDraft};
 use super::shared_gpus::{GpuOwners, ResolvedRuns, SharedRuns};
+use crate::accounting::billing::costs::LocalHour;
 use crate::accounting::billing::{
     Bill, BillDraft, BillLine, BillRate, BillRequest, BillTerms, DayHeader, DayRevision, DayRow, ExactMoney,
     ExportedFile, Fleet, FleetReasons, GpuConflict, LineDetail, LineFilter, LineRates, PriceBook, PricedSlot,
     PricedSpan, RateKind, RateSchedule, TenantBudget, days_between,
 };
-use crate::model::{Amounts, DAY, GpuId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc};
+use crate::model::{
+    Amounts, DAY, GpuId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc, VisibleAccount,
+};
 use crate::runtime::file;
 use crate::runtime::thread::map_in_order;
 
@@ -47,10 +53,39 @@ pub fn make_bills(
     request: &BillRequest,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Vec<Bill>, ExportError> {
+    make_bills_by_steps(source, request, |done, total| {
+        progress(done, total);
+        Ok(())
+    })
+}
+
+/// Makes bills, unless `is_cancelled` says before a file that nobody wants them any more.
+///
+/// # Errors
+/// Those of [`make_bills`]; it is cancelled.
+pub fn make_bills_unless(
+    source: &ExportSource<'_>,
+    request: &BillRequest,
+    is_cancelled: impl Fn() -> bool,
+) -> Result<Vec<Bill>, ExportError> {
+    make_bills_by_steps(
+        source,
+        request,
+        |_, _| if is_cancelled() { Err(ExportError::Cancelled) } else { Ok(()) },
+    )
+}
+
+fn make_bills_by_steps(
+    source: &ExportSource<'_>,
+    request: &BillRequest,
+    mut step: impl FnMut(usize, usize) -> Result<(), ExportError>,
+) -> Result<Vec<Bill>, ExportError> {
     let all = ExportDirectory(source.directory).days()?;
+    let exported_until = last_export(&all, source.skip_damaged)?;
     request.by_currency(
         |request| {
-            FleetDraft::new(source, request, &all).and_then(|draft| make_bill(draft, &all, &mut progress))
+            let draft = FleetDraft::new(source, request, exported_until)?;
+            make_bill(draft, &all, &mut step)
         },
         |error| match error {
             ExportError::Currencies { day, .. } => Some(*day),
@@ -62,24 +97,40 @@ pub fn make_bills(
 fn make_bill(
     mut draft: FleetDraft<'_>,
     all: &[DayPath],
-    progress: &mut impl FnMut(usize, usize),
+    step: &mut impl FnMut(usize, usize) -> Result<(), ExportError>,
 ) -> Result<Bill, ExportError> {
     let (from, to) = (draft.from, draft.to);
     let is_inside = |day: &DayPath| date_of(from.floor(DAY)) <= day.date && day.date < date_of(to.ceil(DAY));
-    let mut files: Vec<DayPath> = all.iter().filter(|day| is_inside(day)).cloned().collect();
-    files = draft.survey(files)?;
-    let total = files.len();
-    let reader = RunReader::new(&draft);
-    map_in_order(
-        &files,
-        |day| reader.read(day),
-        |place, read| {
-            draft.add_file(&files[place], read)?;
-            progress(place + 1, total);
-            Ok::<(), ExportError>(())
-        },
-    )?;
+    let files = all.iter().filter(|day| is_inside(day)).cloned().collect();
+    draft.read(files, step)?;
     draft.finish()
+}
+
+/// What the files of a date have, in sums that are cut at local hours.
+#[derive(Debug)]
+pub(super) struct SummedDate {
+    pub(super) sums: DateSums,
+    pub(super) facts: FleetFacts,
+    pub(super) conflicts: Vec<GpuConflict>,
+    /// The GPUs and the revision of each file that was read, by its path.
+    pub(super) files: BTreeMap<PathBuf, FileContent>,
+}
+
+/// Sums the files of a date as a bill does, and leaves out those that cannot be read. The request is of the date.
+///
+/// # Errors
+/// Two currencies; a sum that does not fit.
+pub(super) fn sum_date(
+    source: &ExportSource<'_>,
+    request: &BillRequest,
+    files: Vec<DayPath>,
+    hours: Vec<LocalHour>,
+) -> Result<SummedDate, ExportError> {
+    let mut draft = FleetDraft::new(source, request, request.to.unwrap_or_default())?;
+    draft.days = hours.iter().map(|hour| hour.begin).collect();
+    draft.sums = Some(DateSums::new(hours));
+    draft.read(files, &mut |_, _| Ok(()))?;
+    draft.finish_sums()
 }
 
 struct FleetDraft<'a> {
@@ -90,6 +141,9 @@ struct FleetDraft<'a> {
     exported_until: Utc,
     days: Vec<Utc>,
     bill: BillDraft<'a>,
+    /// Takes the lines in place of the bill.
+    sums: Option<DateSums>,
+    contents: BTreeMap<PathBuf, FileContent>,
     /// The GPUs of several ledgers, by date.
     shared_gpus: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     /// Their runs on the date of the last file.
@@ -114,6 +168,7 @@ struct RunReader<'a> {
     shared: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     detail: LineDetail,
     filter: Option<&'a LineFilter>,
+    visible: &'a VisibleAccount,
     digests: bool,
 }
 
@@ -143,6 +198,7 @@ impl<'a> RunReader<'a> {
             // A filter may select by what the bill does not tell apart.
             detail: if draft.is_filtered() { LineDetail::whole() } else { draft.request.detail.clone() },
             filter: draft.is_filtered().then_some(&draft.request.filter),
+            visible: &draft.request.visible,
             digests: draft.source.digests,
         }
     }
@@ -165,7 +221,7 @@ impl<'a> RunReader<'a> {
         file: DayFile<R>,
         digest: Option<String>,
     ) -> Result<ReadDay, FileProblem> {
-        file.check_place(&day.date, &day.ledger)?;
+        file.check_place(day)?;
         let mut cuts = self.cuts.clone();
         cuts.extend(self.reports.cuts(&file.header().node));
         let cuts: Vec<Utc> = cuts.into_iter().collect();
@@ -176,8 +232,10 @@ impl<'a> RunReader<'a> {
         let mut times = FileTimes::default();
         let all_by_quarter = self.filter.is_some() || !self.reports.is_empty();
         let limits = RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter, all_by_quarter };
-        let (mut sums, mut quarters) =
-            (RunSums::new(&self.detail, limits), self.filter.map(QuarterDraft::new));
+        let (mut sums, mut quarters) = (
+            RunSums::new(&self.detail, limits),
+            self.filter.map(|filter| QuarterDraft::new(filter, self.visible)),
+        );
         file.read_runs(limits, |run| {
             // A GPU of several ledgers is read for its whole day.
             let is_inside = self.from <= run.from && run.from < self.to;
@@ -206,29 +264,49 @@ fn book_cuts(book: &PriceBook) -> impl Iterator<Item = Utc> {
     rates.chain(book.terms.iter().filter_map(|terms| terms.from))
 }
 
-#[derive(Default)]
-struct FleetFacts {
-    currency: Option<String>,
+#[derive(Debug, Default)]
+pub(super) struct FleetFacts {
+    pub(super) currency: Option<String>,
     currencies: BTreeSet<String>,
     is_priced: bool,
-    is_simulated: bool,
+    pub(super) is_simulated: bool,
     imbalance: i128,
-    clusters: BTreeSet<String>,
+    pub(super) clusters: BTreeSet<String>,
     nodes: BTreeMap<String, BTreeSet<String>>,
     /// Up to where each ledger is exported, and its node.
-    ends: BTreeMap<String, (Utc, String)>,
-    attributes: BTreeMap<String, BTreeMap<String, String>>,
-    budgets: BTreeMap<String, TenantBudget>,
-    skipped: Vec<String>,
+    pub(super) ends: BTreeMap<String, (Utc, String)>,
+    pub(super) attributes: BTreeMap<String, BTreeMap<String, String>>,
+    pub(super) budgets: BTreeMap<String, TenantBudget>,
+    pub(super) skipped: Vec<(PathBuf, FileProblem)>,
+}
+
+/// What is remembered of a file that was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FileContent {
+    pub(super) ledger: String,
+    pub(super) node: String,
+    pub(super) revision: DayRevision,
+    /// The UUIDs of its GPUs, each with its index.
+    pub(super) gpus: BTreeMap<Arc<str>, u32>,
+}
+
+impl FileContent {
+    fn of(header: &DayHeader) -> Self {
+        Self {
+            ledger: header.ledger.clone(),
+            node: header.node.clone(),
+            revision: header.revision,
+            gpus: header.gpus.iter().map(|gpu| (Arc::clone(&gpu.gpu.uuid), gpu.gpu.index)).collect(),
+        }
+    }
 }
 
 impl<'a> FleetDraft<'a> {
     fn new(
         source: &'a ExportSource<'a>,
         request: &'a BillRequest,
-        all: &[DayPath],
+        exported_until: Utc,
     ) -> Result<Self, ExportError> {
-        let exported_until = last_export(all, source.skip_damaged)?;
         let [from, to] = request.period(exported_until);
         for at in [request.from, request.to].into_iter().flatten() {
             if at.floor(QUARTER_HOUR) != at {
@@ -244,6 +322,8 @@ impl<'a> FleetDraft<'a> {
             exported_until,
             days,
             bill: BillDraft::new(request),
+            sums: None,
+            contents: BTreeMap::new(),
             shared_gpus: BTreeMap::new(),
             shared: SharedRuns::default(),
             date: String::new(),
@@ -257,14 +337,38 @@ impl<'a> FleetDraft<'a> {
         })
     }
 
+    fn read(
+        &mut self,
+        files: Vec<DayPath>,
+        step: &mut impl FnMut(usize, usize) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        let files = self.survey(files, step)?;
+        let reader = RunReader::new(self);
+        map_in_order(
+            &files,
+            |day| reader.read(day),
+            |place, read| {
+                self.add_file(&files[place], read)?;
+                step(place + 1, files.len())
+            },
+        )
+    }
+
     /// Reads all headers, and leaves out files that a later one replaces and, on request, damaged ones.
-    fn survey(&mut self, files: Vec<DayPath>) -> Result<Vec<DayPath>, ExportError> {
+    fn survey(
+        &mut self,
+        files: Vec<DayPath>,
+        step: &mut impl FnMut(usize, usize) -> Result<(), ExportError>,
+    ) -> Result<Vec<DayPath>, ExportError> {
         let mut kept = BTreeMap::<(String, String), (DayRevision, usize)>::new();
         let mut gpus = Vec::new();
         let read = |day: &DayPath| {
-            DayFile::open(&day.path).map(|file| (file.header().revision, file.header().gpus.clone()))
+            let file = DayFile::open(&day.path)?;
+            file.check_place(day)?;
+            Ok((file.header().revision, file.header().gpus.clone()))
         };
         map_in_order(&files, read, |place, read| {
+            step(0, files.len())?;
             let day = &files[place];
             let Some((revision, of_day)) = self.unless_skipped(day, read)? else { return Ok(()) };
             gpus.push((day.date.clone(), day.ledger.clone(), of_day));
@@ -297,8 +401,8 @@ impl<'a> FleetDraft<'a> {
     ) -> Result<Option<T>, ExportError> {
         match read {
             Ok(read) => Ok(Some(read)),
-            Err(problem) if self.source.skip_damaged && problem.is_damage() => {
-                self.facts.skipped.push(day.path.display().to_string());
+            Err(problem) if self.sums.is_some() || (self.source.skip_damaged && problem.is_damage()) => {
+                self.facts.skipped.push((day.path.clone(), problem));
                 Ok(None)
             }
             Err(problem) => Err(problem.at(&day.path)),
@@ -323,6 +427,9 @@ impl<'a> FleetDraft<'a> {
         let runs = runs.into_iter().map(|run| numbers.of_row(run));
         let (shared, own): (Vec<DayRow>, Vec<DayRow>) = runs.partition(|run| self.is_shared(run));
         let ledger: Arc<str> = format!("{} of {}", header.ledger, header.node).into();
+        if self.sums.is_some() {
+            self.contents.insert(day.path.clone(), FileContent::of(&header));
+        }
         if self.is_filtered() {
             let reasons = FileReasons::take(&mut header);
             for mut quarter in quarters {
@@ -350,7 +457,8 @@ impl<'a> FleetDraft<'a> {
         let mut quarters = BTreeMap::<Arc<str>, QuarterDraft<'_>>::new();
         for (ledger, run) in runs.iter().flatten() {
             let (Some(filter), Some(file)) = (filter, files.get(ledger)) else { continue };
-            let draft = quarters.entry(Arc::clone(ledger)).or_insert_with(|| QuarterDraft::new(filter));
+            let new = || QuarterDraft::new(filter, &self.request.visible);
+            let draft = quarters.entry(Arc::clone(ledger)).or_insert_with(new);
             draft.add(run, run.to.min(self.to).min(file.settled_until));
         }
         let quarters = quarters.into_iter().flat_map(|(ledger, draft)| {
@@ -424,10 +532,20 @@ impl<'a> FleetDraft<'a> {
         if !self.request.filter.is_for(&run.line) {
             return Ok(());
         }
+        if let Some(sums) = &mut self.sums {
+            return Ok(sums.add(run, &self.bill)?);
+        }
         let DayRow { from, node, gpu_rate, line, .. } = run;
         self.bill.add_time(&line.gpu.uuid, Nanoseconds(line.amounts.parts.held()), gpu_rate)?;
         self.bill.add_line(from, Some(&node), line)?;
         Ok(())
+    }
+
+    fn finish_sums(mut self) -> Result<SummedDate, ExportError> {
+        self.resolve_shared()?;
+        let mut sums = self.sums.take().unwrap_or_default();
+        sums.finish()?;
+        Ok(SummedDate { sums, facts: self.facts, conflicts: self.conflicts, files: self.contents })
     }
 
     fn finish(mut self) -> Result<Bill, ExportError> {
@@ -553,7 +671,9 @@ impl<'a> FleetDraft<'a> {
             ));
         }
         if !facts.skipped.is_empty() {
-            notes.push(format!("LEFT OUT, damaged: {}", list(&facts.skipped)));
+            let skipped: Vec<String> =
+                facts.skipped.iter().map(|(path, _)| path.display().to_string()).collect();
+            notes.push(format!("LEFT OUT, damaged: {}", list(&skipped)));
         }
         if !self.source.expected.is_empty() {
             let unexpected: Vec<String> = self.reports.unexpected().into_iter().map(str::to_owned).collect();

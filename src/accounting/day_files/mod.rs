@@ -3,6 +3,7 @@
 //! The ledger makes the rows of a day ([`crate::accounting::billing::DayAccount`]), which are lines of a bill of one quarter hour each,
 //! tenants and money included. So a bill over a directory is their sum. Any engine that reads Parquet can make the same sums.
 
+mod cache;
 mod columns;
 mod control;
 mod day_bytes;
@@ -21,12 +22,13 @@ mod reasons;
 mod shared_gpus;
 mod writer;
 
+pub use cache::{CacheError, CostCache, CostCacheReader, LookScope, Looked};
 pub use day_bytes::write_day;
 pub use day_file::DayFile;
 pub use directory::{DayPath, ExportDirectory, write_file};
 pub use error::{ExportError, FileProblem};
 pub use evidence_file::{read_evidence, write_evidence};
 pub use expected::{ExpectedNode, read_expected};
-pub use fleet::{ExportSource, exported_until, make_bills};
+pub use fleet::{ExportSource, exported_until, make_bills, make_bills_unless};
 pub use parquet_column::{ParquetCell, write_parquet};
 pub use writer::write_days;

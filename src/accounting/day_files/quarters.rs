@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::accounting::billing::{DayRow, LineFilter, MinuteRow};
-use crate::model::{Amounts, GpuId, Utc};
+use crate::model::{Amounts, Fact, GpuId, Utc, VisibleAccount};
 
 /// A quarter hour of a GPU.
 pub(super) struct GpuQuarter {
@@ -24,14 +24,15 @@ pub(super) struct OwnRow {
 
 pub(super) struct QuarterDraft<'a> {
     filter: &'a LineFilter,
+    visible: &'a VisibleAccount,
     /// Those of the last GPU.
     last: BTreeMap<Utc, GpuQuarter>,
     quarters: Vec<GpuQuarter>,
 }
 
 impl<'a> QuarterDraft<'a> {
-    pub(super) const fn new(filter: &'a LineFilter) -> Self {
-        Self { filter, last: BTreeMap::new(), quarters: Vec::new() }
+    pub(super) const fn new(filter: &'a LineFilter, visible: &'a VisibleAccount) -> Self {
+        Self { filter, visible, last: BTreeMap::new(), quarters: Vec::new() }
     }
 
     /// Adds a run of one quarter hour that ends at that time.
@@ -48,7 +49,8 @@ impl<'a> QuarterDraft<'a> {
             own: Vec::new(),
         });
         let has_time = line.amounts != Amounts::default();
-        if self.filter.is_for(line) {
+        let label = |fact: Fact| line.labels.get(fact.label()).map(String::as_str);
+        if self.filter.is_for(line) && self.visible.shows(&line.tenant, label) {
             let place = has_time.then_some(quarter.rows.len());
             quarter.own.push(OwnRow { place, run: run.clone() });
         }

@@ -41,12 +41,7 @@ pub(super) fn explain(connection: &Connection, request: &BillRequest) -> Result<
     add_first_seen(connection, &mut lines)?;
     let mut gpus = gpu_records(&account, &lines, events)?;
     if request.visible != VisibleAccount::Everything {
-        // XIDs are counted over all who held the GPU, and others may hold it too.
-        for gpu in &mut gpus {
-            gpu.xids.clear();
-            gpu.incidents.clear();
-            gpu.remarks.retain(|remark| !remark.text.starts_with("health "));
-        }
+        gpus.iter_mut().for_each(GpuRecord::hide_others);
     }
     let (from, to) = range(lines.iter()).unwrap_or((bill.to, bill.to));
     Ok(Explanation {

@@ -6,14 +6,10 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use tokio::sync::{mpsc, watch};
 
-use super::StartError;
-use super::local_reader::{local_reader, start_owners};
-use crate::config::Config;
-use crate::holders::host::agent_usage;
 use crate::output::serve;
-use crate::runtime::clock::system_zone;
+use crate::runtime::clock::Stop;
 use crate::runtime::systemd::notify;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::{self, Thread, VitalThreads};
 
 pub(super) struct RunningIo {
     stop: watch::Sender<bool>,
@@ -30,41 +26,32 @@ impl RunningIo {
     }
 }
 
+/// What signals act upon.
+pub(super) struct Signals {
+    pub(super) stop: Stop,
+    pub(super) reloads: std::sync::mpsc::Sender<()>,
+}
+
 pub(super) fn start(
     bound: serve::BoundListeners,
-    config: &Config,
-    bills: mpsc::Sender<serve::BillJob>,
-    shared: &Arc<super::Shared>,
-) -> Result<RunningIo, StartError> {
-    let site = serve::Site {
-        status: Arc::clone(&shared.status),
-        release: {
-            let shared = Arc::clone(shared);
-            Box::new(move || shared.sessions.orders.release())
-        },
-        page: serve::LivePage::new(config.web.external_url.as_deref()),
-        owners: start_owners(shared)?,
-        local_reader: local_reader(shared),
-        bills,
-        zone: config.billing.time_zone.clone().unwrap_or_else(system_zone),
-        access: Arc::clone(&shared.access),
-        limits: serve::ServerLimits::within(agent_usage::open_files_limit().unwrap_or(u64::MAX)),
-    };
+    site: serve::Site,
+    signals: Signals,
+    vital: &VitalThreads,
+) -> Result<RunningIo, thread::Error> {
     let serve::BoundListeners { listeners, unbound } = bound;
+    let status = Arc::clone(site.served.server());
     // Before systemd and the first reader of `/-/ready` are told.
-    unbound.iter().for_each(|address| shared.status.missing.insert(&address.error));
-    let status = Arc::clone(&shared.status);
+    unbound.iter().for_each(|address| status.missing.insert(&address.error));
     let (stop, stopped) = watch::channel(false);
-    let (agent_stop, reloads) = (shared.stop.clone(), shared.reloads.requests.clone());
     let (armed, is_armed) = std::sync::mpsc::channel();
     // Vital, because this thread also handles signals.
-    let thread = Thread::start_vital("io", &shared.vital, move || {
+    let thread = Thread::start_vital("io", vital, move || {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => return tracing::error!(%error, "the I/O thread cannot start its runtime"),
         };
         runtime.block_on(async move {
-            handle_signals(agent_stop, reloads);
+            handle_signals(signals);
             let later = listen_later(unbound, &status);
             // Fails if the start has timed out.
             let _ = armed.send(());
@@ -82,7 +69,7 @@ pub(super) fn start(
 /// Waits for the addresses that are taken; returns the receiver of their sockets.
 fn listen_later(
     unbound: Vec<serve::UnboundAddress>,
-    status: &Arc<serve::AgentStatus>,
+    status: &Arc<serve::ServerStatus>,
 ) -> mpsc::Receiver<serve::Listener> {
     let (sender, later) = mpsc::channel(1);
     for address in unbound {
@@ -99,8 +86,8 @@ fn listen_later(
     later
 }
 
-/// SIGTERM and SIGINT end the agent, SIGHUP requests a reload.
-fn handle_signals(stop: crate::runtime::clock::Stop, reloads: std::sync::mpsc::Sender<()>) {
+/// SIGTERM and SIGINT end the process, SIGHUP requests a reload.
+fn handle_signals(Signals { stop, reloads }: Signals) {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()))

@@ -4,6 +4,7 @@ mod bills;
 mod events;
 mod exports;
 mod flags;
+mod fleet;
 mod io;
 mod ledger;
 mod local_reader;
@@ -34,10 +35,11 @@ use crate::holders::host::{
 use crate::holders::{BelievedCgroups, ResolvedWorkloads};
 use crate::meter::{Meter, SamplerNews};
 use crate::model::{HowHeld, NodeIdentity, Utc};
-use crate::runtime::clock::{Clock, Stop, system_now};
+use crate::runtime::clock::{Clock, Stop, system_now, system_zone};
 use crate::runtime::thread::{self, Thread, VitalThreads};
 use crate::{output::serve, runtime::systemd};
 pub use flags::{WebFlags, listen_address};
+pub use fleet::{FleetLaunch, run_fleet};
 pub use observer::Observer;
 use reload::Reloads;
 
@@ -91,6 +93,8 @@ pub enum StartError {
     ThreadFailed(&'static str),
     #[error(transparent)]
     Thread(#[from] thread::Error),
+    #[error(transparent)]
+    FleetCache(#[from] crate::accounting::day_files::CacheError),
 }
 
 impl StartError {
@@ -240,7 +244,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         session::close(&shared.sessions, IO_TIMEOUT);
     })?;
     // Also while an address is taken: systemd would end an agent that does not become ready, and the account with it.
-    let status = shared.status.missing.reason();
+    let status = shared.status.server.missing.reason();
     systemd::notify(&[NotifyState::Ready, NotifyState::Status(status.as_deref().unwrap_or(RUNNING))]);
     if let Some(url) = page {
         log_page(&url, &shared);
@@ -378,8 +382,9 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     let control = control::start(config.web.control.as_deref(), control)?;
     let exports = exports::start(ledger.as_ref(), shared)?;
     let bills = bills::start(path, shared)?;
-    web::start(passwords, shared)?;
-    let io = io::start(bound, &config, bills, shared)?;
+    web::start(passwords, &shared.stop)?;
+    let signals = io::Signals { stop: shared.stop.clone(), reloads: shared.reloads.requests.clone() };
+    let io = io::start(bound, site(&config, bills, shared)?, signals, &shared.vital)?;
     let plan = if shared.resolvers.observes { OtlpPlan::default() } else { policy::otlp_plan(&config)? };
     let push = push::start(&config, &plan, shared)?;
     let agent = (root == Path::new("/")).then(std::process::id);
@@ -390,6 +395,34 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     let tick_loop = tick_loop::start(meter, inbox, outputs, shared)?;
     reload::start(reload::ReloadSources { config: source, web }, reload_requests, shared)?;
     Ok(Threads { io, push, tick_loop, ledger, exports, control })
+}
+
+fn site(
+    config: &Config,
+    bills: tokio::sync::mpsc::Sender<serve::BillJob>,
+    shared: &Arc<Shared>,
+) -> Result<serve::Site, StartError> {
+    let agent = {
+        let shared = Arc::clone(shared);
+        let status = Arc::clone(&shared.status);
+        serve::AgentSite { status, release: Box::new(move || shared.sessions.orders.release()) }
+    };
+    let policy = Arc::clone(&shared.policy);
+    let readers = move || policy.now().config.web.local_readers.clone();
+    Ok(serve::Site {
+        served: serve::Served::Agent(agent),
+        page: serve::LivePage::new(config.web.external_url.as_deref()),
+        owners: local_reader::start_owners(&shared.stop)?,
+        local_reader: local_reader::local_reader(shared.host.users(), readers),
+        bills,
+        zone: config.billing.time_zone.clone().unwrap_or_else(system_zone),
+        access: Arc::clone(&shared.access),
+        limits: server_limits(),
+    })
+}
+
+fn server_limits() -> serve::ServerLimits {
+    serve::ServerLimits::within(agent_usage::open_files_limit().unwrap_or(u64::MAX))
 }
 
 impl Threads {

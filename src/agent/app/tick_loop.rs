@@ -212,7 +212,7 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
     services.set(AgentFamily::Simulated, shared.simulated.load(Ordering::Relaxed).into());
     services.set(AgentFamily::Quiesced, shared.sessions.orders.release().is_some().into());
     services.set(AgentFamily::ConfigReloadSuccess, shared.reloads.succeeded().into());
-    services.set(AgentFamily::ListenMissing, shared.status.missing.count() as u64);
+    services.set(AgentFamily::ListenMissing, shared.status.server.missing.count() as u64);
     if let Some(ok) = session::driver_ok(&shared.sessions) {
         services.add(AgentFamily::CollectorSuccess, vec![("collector", "driver".into())], ok.into());
     }
@@ -228,7 +228,7 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
     if let Some(exports) = &outputs.exports {
         services.set(AgentFamily::LedgerExportAge, exports.age(shared.clock.now().boottime).0);
     }
-    for (code, count) in shared.status.requests.by_code() {
+    for (code, count) in shared.status.server.requests.by_code() {
         services.add(AgentFamily::HttpRequests, vec![("code", code.to_string().into())], count);
     }
     if let Some(push) = &outputs.push {

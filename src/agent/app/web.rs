@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::{Shared, StartError};
+use super::StartError;
 use crate::config::{Config, FileSet};
 use crate::output::serve::{Access, Passwords, Security, VerifyRequest};
+use crate::runtime::clock::Stop;
 use crate::runtime::thread::{self, Thread};
 
 const QUEUE_LENGTH: usize = 16;
@@ -54,8 +55,8 @@ impl WebSource {
 }
 
 /// Starts the thread that verifies passwords one after the other; each takes 0.1 s of CPU time or more.
-pub(super) fn start(mut requests: PasswordRequests, shared: &Shared) -> Result<(), thread::Error> {
-    let stop = shared.stop.clone();
+pub(super) fn start(mut requests: PasswordRequests, stop: &Stop) -> Result<(), thread::Error> {
+    let stop = stop.clone();
     Thread::start("passwords", move || {
         while let Some(VerifyRequest { hash, password, reply, .. }) = requests.blocking_recv() {
             if stop.is_called() {

@@ -118,7 +118,7 @@ pub(crate) fn users_on_gpus(shared: &Resolvers) -> BTreeSet<u32> {
 pub(crate) const GROUP_PREFIX: &str = "group:";
 
 /// The groups whose members are looked up.
-fn watched_groups(config: &Config) -> Vec<Arc<str>> {
+pub(crate) fn watched_groups(config: &Config) -> Vec<Arc<str>> {
     let readers = config.web.local_readers.iter().filter_map(|reader| reader.strip_prefix(GROUP_PREFIX));
     let groups: BTreeSet<Arc<str>> =
         granted_groups(config).into_iter().chain(readers.map(Into::into)).collect();

@@ -99,7 +99,7 @@ impl Server {
             tasks.spawn(serve_connection(stream, arrival, connection, Arc::clone(&self.site), shutdown));
             return;
         }
-        self.site.status.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
+        self.site.served.server().requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
         // With TLS the client could read the response only after a handshake.
         if !self.site.access.current().has_tls() {
             tasks.spawn(self.overload.clone().refuse(stream));
@@ -110,7 +110,7 @@ impl Server {
         if let Err(error) = end
             && error.is_panic()
         {
-            self.site.status.requests.count(StatusCode::INTERNAL_SERVER_ERROR.as_u16());
+            self.site.served.server().requests.count(StatusCode::INTERNAL_SERVER_ERROR.as_u16());
             tracing::error!(%error, "a request handler panicked; the connection is closed");
         }
     }
@@ -125,7 +125,7 @@ impl Server {
         if exhausted.contains(&error.raw_os_error())
             && self.overload.refuse_without_descriptor(listener).await
         {
-            self.site.status.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
+            self.site.served.server().requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
         }
         sleep(ACCEPT_PAUSE).await;
     }

@@ -91,7 +91,7 @@ async fn respond(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let in_progress = context.activity.begin_response();
     let response = reply_to(&request, context.arrival, &context.site).await;
-    context.site.status.requests.count(response.status().as_u16());
+    context.site.served.server().requests.count(response.status().as_u16());
     Ok(response.map(|body| Full::new(in_progress.write(body))))
 }
 
@@ -99,9 +99,9 @@ async fn respond(
 fn note_error(error: &(dyn Error + Send + Sync + 'static), site: &Site) {
     let Some(error) = error.downcast_ref::<hyper::Error>() else { return };
     if error.is_parse_too_large() {
-        site.status.requests.count(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.as_u16());
+        site.served.server().requests.count(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.as_u16());
     } else if error.is_parse() {
-        site.status.requests.count(StatusCode::BAD_REQUEST.as_u16());
+        site.served.server().requests.count(StatusCode::BAD_REQUEST.as_u16());
     }
     tracing::debug!(%error, "a connection ended early");
 }

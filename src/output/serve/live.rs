@@ -3,6 +3,7 @@
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_ENCODING, ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH, VARY};
 
+use super::AgentSite;
 use super::response::{JSON, PageResponse, error, respond_with, with};
 use super::route::{Call, accepts_gzip, no_snapshot};
 use crate::config::decode_percent;
@@ -11,43 +12,51 @@ use crate::output::render::{
     self, PublishedSnapshot, SharedDocument, SummarySource, list_processes, report_history, to_json,
 };
 
-pub(super) fn summary(call: &Call<'_>) -> PageResponse {
-    without_parameters(call, |published| {
+pub(super) fn summary(call: &Call<'_>, agent: &AgentSite) -> PageResponse {
+    without_parameters(call, agent, |published| {
         to_json(&render::summarize(&SummarySource {
             snapshot: &published.snapshot,
             visible: &call.visible,
-            history: &call.site.status.pages.history(),
-            release: (call.site.release)(),
-            no_account: call.site.status.no_account.lock().clone(),
+            history: &agent.status.pages.history(),
+            release: (agent.release)(),
+            no_account: agent.status.no_account.lock().clone(),
         }))
     })
 }
 
-pub(super) fn history(call: &Call<'_>) -> PageResponse {
-    without_parameters(call, |published| {
-        to_json(&report_history(&published.snapshot, &call.visible, &call.site.status.pages.history()))
+pub(super) fn history(call: &Call<'_>, agent: &AgentSite) -> PageResponse {
+    without_parameters(call, agent, |published| {
+        to_json(&report_history(&published.snapshot, &call.visible, &agent.status.pages.history()))
     })
 }
 
-pub(super) fn processes(call: &Call<'_>) -> PageResponse {
+pub(super) fn processes(call: &Call<'_>, agent: &AgentSite) -> PageResponse {
     match parse_gpu(call.query) {
-        Ok(uuid) => document(call, |published| {
+        Ok(uuid) => document(call, agent, |published| {
             to_json(&list_processes(&published.snapshot, &call.visible, uuid.as_deref()))
         }),
         Err(line) => error(StatusCode::BAD_REQUEST, call.path, &line),
     }
 }
 
-fn without_parameters(call: &Call<'_>, make: impl FnOnce(&PublishedSnapshot) -> Vec<u8>) -> PageResponse {
+fn without_parameters(
+    call: &Call<'_>,
+    agent: &AgentSite,
+    make: impl FnOnce(&PublishedSnapshot) -> Vec<u8>,
+) -> PageResponse {
     match call.query {
-        None | Some("") => document(call, make),
+        None | Some("") => document(call, agent, make),
         Some(_) => error(StatusCode::BAD_REQUEST, call.path, "this document has no parameters"),
     }
 }
 
-fn document(call: &Call<'_>, make: impl FnOnce(&PublishedSnapshot) -> Vec<u8>) -> PageResponse {
+fn document(
+    call: &Call<'_>,
+    agent: &AgentSite,
+    make: impl FnOnce(&PublishedSnapshot) -> Vec<u8>,
+) -> PageResponse {
     let Call { path, visible, .. } = call;
-    let pages = &call.site.status.pages;
+    let pages = &agent.status.pages;
     pages.request_processes();
     let Some(published) = pages.get() else { return no_snapshot(path) };
     let name = format!("{path}?{}", call.query.unwrap_or_default());

@@ -9,6 +9,7 @@ mod bill;
 mod client_certificate;
 mod connection;
 mod connections;
+mod fleet;
 mod latest;
 mod listen;
 mod live;
@@ -31,6 +32,7 @@ use tokio::sync::mpsc;
 
 pub use accept::run;
 pub use bill::{BillJob, BillRefusal, LedgerQuestion};
+pub use fleet::{FleetStatus, Look};
 pub use latest::LatestSnapshot;
 pub use listen::{
     BoundListeners, Error, InheritError, Listener, MetricNames, MissingListeners, UnboundAddress, bind,
@@ -41,7 +43,7 @@ pub use local::{Ends, OwnerRequest};
 pub use page::LivePage;
 pub use passwords::{Passwords, VerifyRequest};
 pub use response::Requests;
-pub use route::endpoint_paths;
+pub use route::{endpoint_paths, fleet_paths};
 pub use security::{Access, Security};
 
 use crate::model::{Nanoseconds, Release, VisibleAccount};
@@ -52,6 +54,12 @@ pub struct AgentStatus {
     pub liveness: Liveness,
     /// Why no account is kept, if none is, in one line.
     pub no_account: Mutex<Option<String>>,
+    pub server: Arc<ServerStatus>,
+}
+
+/// What any server says of itself.
+#[derive(Debug, Default)]
+pub struct ServerStatus {
     pub missing: MissingListeners,
     pub requests: Requests,
 }
@@ -63,8 +71,7 @@ impl AgentStatus {
             pages: LatestSnapshot::default(),
             liveness: Liveness::new(now),
             no_account: Mutex::default(),
-            missing: MissingListeners::default(),
-            requests: Requests::default(),
+            server: Arc::default(),
         }
     }
 
@@ -87,7 +94,7 @@ impl AgentStatus {
     /// It cannot, yet.
     pub fn check_readiness(&self) -> Result<(), String> {
         self.pages.get().ok_or(NO_SNAPSHOT)?;
-        self.missing.reason().map_or(Ok(()), Err)
+        self.server.missing.reason().map_or(Ok(()), Err)
     }
 }
 
@@ -96,9 +103,29 @@ pub const NO_SNAPSHOT: &str = "there is no snapshot yet; try again in a second";
 /// What a user of this host may see, by his id, while no users are configured; none while his name is not known.
 pub type LocalReader = Box<dyn Fn(u32) -> Option<VisibleAccount> + Send + Sync>;
 
-pub struct Site {
+/// What the server is in front of.
+pub enum Served {
+    Agent(AgentSite),
+    Fleet(Arc<FleetStatus>),
+}
+
+pub struct AgentSite {
     pub status: Arc<AgentStatus>,
     pub release: Box<dyn Fn() -> Option<Release> + Send + Sync>,
+}
+
+impl Served {
+    /// What is counted whatever is served.
+    pub fn server(&self) -> &Arc<ServerStatus> {
+        match self {
+            Self::Agent(agent) => &agent.status.server,
+            Self::Fleet(fleet) => &fleet.server,
+        }
+    }
+}
+
+pub struct Site {
+    pub served: Served,
     pub page: LivePage,
     pub owners: mpsc::Sender<OwnerRequest>,
     /// Returns what a user of this host may see; it never waits.

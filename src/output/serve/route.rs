@@ -11,12 +11,13 @@ use tokio::time::sleep;
 
 use super::bill::{LedgerAnswer, parse_query, request_bill};
 use super::connection::Arrival;
+use super::fleet::TEXT_FORMAT;
 use super::listen::MetricNames;
 use super::local::{Ends, check_origin};
-use super::page::LivePage;
+use super::page::PageFile;
 use super::response::{JSON, PageResponse, Refusal, busy, error, respond_with, text, with};
 use super::security::Security;
-use super::{NO_SNAPSHOT, Site, live};
+use super::{AgentSite, NO_SNAPSHOT, Served, Site, live};
 use crate::model::VisibleAccount;
 use crate::output::render::{self, PageFormat, PublishedSnapshot};
 
@@ -44,8 +45,11 @@ enum Audience {
 
 #[derive(Clone, Copy)]
 enum Answer {
+    /// By an agent and by the server of a fleet.
     AtOnce(fn(&Call<'_>) -> PageResponse),
-    /// By the thread that reads the ledger.
+    /// By an agent alone.
+    OfAgent(fn(&Call<'_>, &AgentSite) -> PageResponse),
+    /// By the thread that reads the ledger of an agent, or the exports of a fleet.
     FromLedger(LedgerAnswer),
 }
 
@@ -62,27 +66,35 @@ const fn at_once(path: &'static str, audience: Audience, answer: fn(&Call<'_>) -
     Route { path, audience, answer: Answer::AtOnce(answer) }
 }
 
+const fn of_agent(
+    path: &'static str,
+    audience: Audience,
+    answer: fn(&Call<'_>, &AgentSite) -> PageResponse,
+) -> Route {
+    Route { path, audience, answer: Answer::OfAgent(answer) }
+}
+
 const fn from_ledger(path: &'static str, answer: LedgerAnswer) -> Route {
     Route { path, audience: Audience::Reader, answer: Answer::FromLedger(answer) }
 }
 
-/// All paths but the files of the live page.
+/// All paths but the files of pages.
 const ENDPOINTS: &[Route] = &[
     at_once("/metrics", Audience::Scrapers, metrics),
     at_once("/-/healthy", Audience::Probes, healthy),
     at_once("/-/ready", Audience::Probes, ready),
-    at_once("/api/v1/summary", Audience::Reader, live::summary),
-    at_once("/api/v1/history", Audience::Reader, live::history),
-    at_once("/api/v1/processes", Audience::Reader, live::processes),
-    at_once("/api/v1/snapshot", Audience::Reader, |call| {
-        json(call, |published| render::json(&published.snapshot, published.level(), &call.visible))
+    of_agent("/api/v1/summary", Audience::Reader, live::summary),
+    of_agent("/api/v1/history", Audience::Reader, live::history),
+    of_agent("/api/v1/processes", Audience::Reader, live::processes),
+    of_agent("/api/v1/snapshot", Audience::Reader, |call, agent| {
+        json(call, agent, |published| render::json(&published.snapshot, published.level(), &call.visible))
     }),
-    at_once("/api/v1/health", Audience::Host, |call| {
-        json(call, |published| render::health(&published.snapshot, (call.site.release)(), &call.visible))
+    of_agent("/api/v1/health", Audience::Host, |call, agent| {
+        json(call, agent, |published| render::health(&published.snapshot, (agent.release)(), &call.visible))
     }),
-    at_once("/api/v1/events", Audience::Reader, |call| {
-        json(call, |published| {
-            render::events(&call.site.status.pages.events().latest(), &published.snapshot, &call.visible)
+    of_agent("/api/v1/events", Audience::Reader, |call, agent| {
+        json(call, agent, |published| {
+            render::events(&agent.status.pages.events().latest(), &published.snapshot, &call.visible)
         })
     }),
     from_ledger("/api/v1/bill", LedgerAnswer::Bill),
@@ -90,17 +102,38 @@ const ENDPOINTS: &[Route] = &[
     from_ledger("/api/v1/costs", LedgerAnswer::Costs),
 ];
 
-/// All paths but the files of the live page, for the test that asks each as a reader of some tenants.
+/// All paths but the files of pages, for the test that asks each as a reader of some tenants.
 pub fn endpoint_paths() -> impl Iterator<Item = &'static str> {
     ENDPOINTS.iter().map(|endpoint| endpoint.path)
 }
 
+/// The paths that the server of a fleet serves, without the files of pages.
+pub fn fleet_paths() -> impl Iterator<Item = &'static str> {
+    let answers = |endpoint: &&Route| !matches!(endpoint.answer, Answer::OfAgent(_));
+    ENDPOINTS.iter().filter(answers).map(|endpoint| endpoint.path)
+}
+
 impl Route {
-    fn at(path: &str, names: MetricNames, page: &LivePage) -> Option<Self> {
+    fn at(path: &str, names: MetricNames, site: &Site) -> Option<Self> {
         // The path that probes of dcgm-exporter ask.
         let path = if path == "/health" && names == MetricNames::Dcgm { "/-/healthy" } else { path };
-        let file = || Some(at_once(page.find(path)?.path, Audience::Host, page_file));
-        ENDPOINTS.iter().find(|endpoint| endpoint.path == path).copied().or_else(file)
+        let file = || Some(at_once(site.file(path)?.path, Audience::Host, page_file));
+        let found = ENDPOINTS.iter().find(|endpoint| endpoint.path == path).copied().or_else(file);
+        found.filter(|endpoint| endpoint.is_served_by(&site.served))
+    }
+
+    const fn is_served_by(&self, served: &Served) -> bool {
+        !matches!((self.answer, served), (Answer::OfAgent(_), Served::Fleet(_)))
+    }
+}
+
+impl Site {
+    /// The file of a page; the first page of a fleet is that of its costs.
+    fn file(&self, path: &str) -> Option<&PageFile> {
+        match &self.served {
+            Served::Fleet(_) if path == "/" => self.page.find("/costs"),
+            _ => self.page.find(path),
+        }
     }
 }
 
@@ -122,7 +155,7 @@ async fn authenticate<B: Body>(
         let line = "more requests than web.rate_limit allows; send fewer";
         return with(error(StatusCode::TOO_MANY_REQUESTS, path, line), RETRY_AFTER, "1");
     }
-    let endpoint = Route::at(path, arrival.names, &site.page);
+    let endpoint = Route::at(path, arrival.names, site);
     let is_probe = endpoint.is_some_and(|endpoint| endpoint.audience == Audience::Probes);
     if security.users.is_empty() || (is_probe && security.open_probes) {
         return route(request, endpoint, None, arrival, site).await;
@@ -158,7 +191,13 @@ async fn check_access<B>(
             if audience == Audience::Host {
                 return Ok(VisibleAccount::Everything);
             }
-            local_reader(ends, site).await
+            match (local_reader(ends, site).await?, &site.served) {
+                // What a user runs is known on his own host alone: another one may have his id and name for somebody else.
+                (VisibleAccount::OfUser(_), Served::Fleet(_)) => Err(Refusal::Forbidden(
+                    "without web.users only root, the server's user and web.local_readers may read the costs of a fleet",
+                )),
+                (visible, _) => Ok(visible),
+            }
         }
     }
 }
@@ -202,15 +241,18 @@ async fn route<B: Body>(
         Ok(visible) => visible,
         Err(refusal) => return refusal.response(path),
     };
-    if visible != VisibleAccount::Everything {
+    if let (true, Served::Agent(agent)) = (visible != VisibleAccount::Everything, &site.served) {
         // Who is on the GPUs decides what is shown of them.
-        site.status.pages.request_processes();
+        agent.status.pages.request_processes();
     }
     let query = request.uri().query();
+    let call = |visible| Call { path, query, headers: request.headers(), names, visible, site };
     match endpoint.answer {
-        Answer::AtOnce(answer) => {
-            answer(&Call { path, query, headers: request.headers(), names, visible, site })
-        }
+        Answer::AtOnce(answer) => answer(&call(visible)),
+        Answer::OfAgent(answer) => match &site.served {
+            Served::Agent(agent) => answer(&call(visible), agent),
+            Served::Fleet(_) => no_such_page(path),
+        },
         Answer::FromLedger(answer) => from_reader(request, answer, visible, site).await,
     }
 }
@@ -220,7 +262,7 @@ fn no_such_page(path: &str) -> PageResponse {
 }
 
 fn page_file(call: &Call<'_>) -> PageResponse {
-    call.site.page.find(call.path).map_or_else(|| no_such_page(call.path), |file| file.response(call.headers))
+    call.site.file(call.path).map_or_else(|| no_such_page(call.path), |file| file.response(call.headers))
 }
 
 /// The names of the metrics that `profile` asks for; without it those of the listener. Another profile is an error, since
@@ -243,7 +285,11 @@ fn metrics(call: &Call<'_>) -> PageResponse {
         Ok(names) => names,
         Err(line) => return error(StatusCode::BAD_REQUEST, call.path, &line),
     };
-    let Some(published) = call.site.status.pages.get() else { return no_snapshot(call.path) };
+    let agent = match &call.site.served {
+        Served::Agent(agent) => agent,
+        Served::Fleet(fleet) => return respond_with(StatusCode::OK, TEXT_FORMAT, fleet.metrics().into()),
+    };
+    let Some(published) = agent.status.pages.get() else { return no_snapshot(call.path) };
     let format = match names {
         MetricNames::Native => {
             PageFormat::negotiate(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()))
@@ -272,8 +318,12 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-fn json(call: &Call<'_>, encode: impl FnOnce(&PublishedSnapshot) -> Vec<u8>) -> PageResponse {
-    match call.site.status.pages.get() {
+fn json(
+    call: &Call<'_>,
+    agent: &AgentSite,
+    encode: impl FnOnce(&PublishedSnapshot) -> Vec<u8>,
+) -> PageResponse {
+    match agent.status.pages.get() {
         Some(published) => respond_with(StatusCode::OK, JSON, encode(&published).into()),
         None => no_snapshot(call.path),
     }
@@ -284,14 +334,25 @@ pub(super) fn no_snapshot(path: &str) -> PageResponse {
 }
 
 fn healthy(call: &Call<'_>) -> PageResponse {
-    match call.site.status.check_health() {
+    let health = match &call.site.served {
+        Served::Agent(agent) => agent.status.check_health(),
+        // It is restarted where one of its threads ends; nothing else is a reason.
+        Served::Fleet(_) => Ok(()),
+    };
+    match health {
         Ok(()) => text(StatusCode::OK, "healthy"),
         Err(line) => text(StatusCode::SERVICE_UNAVAILABLE, &line),
     }
 }
 
 fn ready(call: &Call<'_>) -> PageResponse {
-    let status = &call.site.status;
+    let status = match &call.site.served {
+        Served::Agent(agent) => &agent.status,
+        Served::Fleet(fleet) => {
+            let ready = fleet.check_readiness();
+            return ready.map_or_else(|line| busy(call.path, &line), |told| text(StatusCode::OK, &told));
+        }
+    };
     if let Err(line) = status.check_readiness() {
         return busy(call.path, &line);
     }

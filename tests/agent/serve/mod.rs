@@ -15,8 +15,8 @@ use gpumeter::model::snapshot::{AgentEntry, AgentNumber, HourlyUse, Roster, Snap
 use gpumeter::model::{HowHeld, Nanoseconds, Stamp, Utc, VisibleAccount};
 use gpumeter::output::render::{PageCache, PageFormat, PublishedSnapshot};
 use gpumeter::output::serve::{
-    Access, AgentStatus, BillJob, BillRefusal, LedgerQuestion, LivePage, MetricNames, OwnerRequest,
-    Passwords, Security, ServerLimits, Site, bind, run,
+    Access, AgentSite, AgentStatus, BillJob, BillRefusal, LedgerQuestion, LivePage, MetricNames,
+    OwnerRequest, Passwords, Security, Served, ServerLimits, Site, bind, run,
 };
 use hyper::body::Bytes;
 use jiff::tz::TimeZone;
@@ -86,8 +86,7 @@ impl Agent {
         let now = Arc::clone(&clock);
         let status = Arc::new(AgentStatus::new(move || clock_at(now.load(Ordering::Relaxed))));
         let site = Site {
-            status: Arc::clone(&status),
-            release: Box::new(|| None),
+            served: Served::Agent(AgentSite { status: Arc::clone(&status), release: Box::new(|| None) }),
             page,
             owners: find_owners(Arc::clone(&owners)),
             local_reader: Box::new(|_| Some(VisibleAccount::Everything)),
@@ -173,7 +172,7 @@ impl Agent {
     }
 
     fn count(&self, code: u16) -> u64 {
-        self.status.requests.by_code().find(|(known, _)| *known == code).unwrap().1
+        self.status.server.requests.by_code().find(|(known, _)| *known == code).unwrap().1
     }
 
     fn stop(&mut self) {

@@ -49,6 +49,16 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "gpumeter demo --speed 60 --fresh",
         "Starts anew; an hour of the account passes in a minute.",
     ),
+    (
+        "gpumeter-fleet",
+        "gpumeter fleet --exports /srv/exports",
+        "Serves the costs of all nodes at http://127.0.0.1:9856/costs.",
+    ),
+    (
+        "gpumeter-fleet",
+        "gpumeter fleet --exports /srv/exports --statements /srv/statements --config /etc/gpumeter/fleet.yaml",
+        "With certificates and users, and closed months beside their statements.",
+    ),
     ("gpumeter-top", "gpumeter top", "Shows the agent of this node, or looks at the GPUs where none runs."),
     ("gpumeter-top", "gpumeter top --once --url http://127.0.0.1:9855", "Prints the node once, as text."),
     ("gpumeter-bill", "gpumeter bill --month 2026-11", "The bill of a month by tenant."),
@@ -174,6 +184,11 @@ fn exit_statuses(name: &str) -> &'static [(&'static str, &'static str)] {
     ];
     match name {
         "gpumeter-run" | "gpumeter-demo" | "gpumeter-replay" => AGENT,
+        "gpumeter-fleet" => &[
+            ("0", "The server was told to stop."),
+            ("2", "Wrong use or a bad configuration, or the server could not start."),
+            ("75", "The server is to be started again, because a part of it failed."),
+        ],
         "gpumeter-health" => &[
             ("0", "No GPU is in the state of --fail-on or worse."),
             ("1", "At least one GPU is."),

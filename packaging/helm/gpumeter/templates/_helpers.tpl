@@ -21,6 +21,23 @@ labels:
   {{- include "gpumeter.selector" . | nindent 2 }}
 {{- end }}
 
+{{- /* The server of a fleet has labels of its own, so that nothing that selects agents selects it. */}}
+{{- define "gpumeter.fleet.fullname" -}}
+{{- include "gpumeter.fullname" . | trunc 57 | trimSuffix "-" }}-fleet
+{{- end }}
+
+{{- define "gpumeter.fleet.selector" -}}
+app.kubernetes.io/name: {{ include "gpumeter.name" . | trunc 57 | trimSuffix "-" }}-fleet
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "gpumeter.fleet.metadata" -}}
+name: {{ include "gpumeter.fleet.fullname" . }}
+namespace: {{ .Release.Namespace }}
+labels:
+  {{- include "gpumeter.fleet.selector" . | nindent 2 }}
+{{- end }}
+
 {{- /* The given values of the keys that the agent takes only when it starts; empty if there are none. */}}
 {{- define "gpumeter.restart" -}}
 {{- range $key := .Files.Lines "files/restart-keys.txt" }}

@@ -45,6 +45,9 @@ pub struct CostDraft<'a> {
     /// By number and, in reports by day, day.
     pub(super) rows: HashMap<(u32, Option<Date>), DraftRow>,
     pub(super) days: HashMap<(u32, Date), DaySums>,
+    /// What a source has of groups that it does not tell apart, since others cost more; and how many these are.
+    pub(super) rest: DraftRow,
+    pub(super) rest_count: usize,
     pub(super) before: CostSums,
     /// By hour of week; none while a source fed none.
     pub(super) hours: Option<Box<[HourSums; WEEK]>>,
@@ -148,6 +151,8 @@ impl<'a> CostDraft<'a> {
             groups: HashMap::new(),
             rows: HashMap::new(),
             days: HashMap::new(),
+            rest: DraftRow::default(),
+            rest_count: 0,
             before: CostSums::default(),
             hours: None,
             forecast: Forecast::default(),
@@ -177,6 +182,16 @@ impl<'a> CostDraft<'a> {
         let row = self.rows.entry((group, self.by_day.then_some(day))).or_default();
         row.sums.add(sums)?;
         row.spread.add(place.payment, sums)?;
+        self.add_to_day(group, key, day, sums)
+    }
+
+    fn add_to_day(
+        &mut self,
+        group: u32,
+        key: &CostKey,
+        day: Date,
+        sums: &CostSums,
+    ) -> Result<(), MoneyOverflow> {
         let (held, idle, money) = (sums.held(), sums.idle(), sums.money);
         self.days.entry((group, day)).or_default().add(&DaySums { held, idle, money });
         let of_tenant = self.tenant_sums.entry(Arc::clone(&key.tenant)).or_default();
@@ -185,6 +200,48 @@ impl<'a> CostDraft<'a> {
         of_tenant.unavailable += sums.unavailable();
         of_tenant.money = of_tenant.money.plus(money)?;
         Ok(())
+    }
+
+    /// Adds sums of the period of lines that are in no row with a name: of groups that cost less than all that are shown, or of
+    /// what is not selected. The key has no workload.
+    ///
+    /// # Errors
+    /// The money does not fit.
+    pub fn add_rest(
+        &mut self,
+        key: &CostKey,
+        day: Date,
+        sums: &CostSums,
+        is_selected: bool,
+    ) -> Result<(), MoneyOverflow> {
+        let payment = self.payment(&key.tenant);
+        if !self.request.is_partial() {
+            self.spread.add(payment, sums)?;
+        }
+        if !is_selected {
+            return Ok(());
+        }
+        self.rest.sums.add(sums)?;
+        self.rest.spread.add(payment, sums)?;
+        self.add_to_day(REST, key, day, sums)
+    }
+
+    /// Adds sums of the period before of such groups.
+    ///
+    /// # Errors
+    /// The money does not fit.
+    pub fn add_rest_before(&mut self, sums: &CostSums) -> Result<(), MoneyOverflow> {
+        self.before.add(sums)?;
+        if !self.request.group.detail().workload {
+            let before = self.rest.before.get_or_insert_default();
+            *before = (before.0 + sums.held(), before.1.plus(sums.money)?);
+        }
+        Ok(())
+    }
+
+    /// Tells how many such groups there are.
+    pub const fn count_rest(&mut self, groups: usize) {
+        self.rest_count = groups;
     }
 
     /// Adds sums of the period before.
@@ -243,13 +300,7 @@ impl<'a> CostDraft<'a> {
         let view = key.view(self.tenants.attributes.get(&*key.tenant));
         let is_visible = self.request.is_visible(&view);
         let is_selected = is_visible && self.request.filters.selects(&view);
-        let payment = if self.request.spread.contains(&*key.tenant) {
-            Payment::Divided
-        } else if key.tenant.starts_with(RESERVED) {
-            Payment::Nothing
-        } else {
-            Payment::Pays
-        };
+        let payment = self.payment(&key.tenant);
         let group = (makes_group && is_selected).then(|| {
             let properties = self.request.group.properties().iter();
             let values = properties.filter(|property| property.word() != Some("day"));
@@ -262,6 +313,16 @@ impl<'a> CostDraft<'a> {
         place
     }
 
+    fn payment(&self, tenant: &str) -> Payment {
+        if self.request.spread.contains(tenant) {
+            Payment::Divided
+        } else if tenant.starts_with(RESERVED) {
+            Payment::Nothing
+        } else {
+            Payment::Pays
+        }
+    }
+
     /// The values of each group by its number.
     pub(super) fn take_groups(&mut self) -> Vec<Vec<GroupValue>> {
         let mut groups: Vec<(u32, Vec<GroupValue>)> =
@@ -270,6 +331,9 @@ impl<'a> CostDraft<'a> {
         groups.into_iter().map(|(_, values)| values).collect()
     }
 }
+
+/// The number of all groups that a source does not tell apart.
+pub(super) const REST: u32 = u32::MAX;
 
 impl HourSums {
     /// Of a sum: time of a remainder is nobody's.

@@ -7,7 +7,7 @@ use jiff::civil::Date;
 
 use super::calendar::{CostPeriod, WEEK, local_hours};
 use super::command::{command, focus_command};
-use super::draft::{CostDraft, DaySums, DraftRow, TenantSums};
+use super::draft::{CostDraft, DaySums, DraftRow, REST, TenantSums};
 use super::key::{CostSums, RoundedMoney};
 use super::projection::{Projection, WeekHours};
 use super::report::{
@@ -45,7 +45,7 @@ impl CostDraft<'_> {
         let mut open = self.open_rows(&groups, currency.is_some());
         let days = self.cost_days(&open, currency.is_some());
         let others = open.split_off(open.len().min(self.request.top));
-        let rest = rest(others)?;
+        let rest = self.rest_of(others)?;
         let has_rest = rest.is_some();
         open.extend(rest);
         let (mut rows, total) = self.close_rows(open, currency.is_some(), compares_money)?;
@@ -331,15 +331,17 @@ impl CostDraft<'_> {
     }
 }
 
-/// All that are not shown, as one row.
-fn rest(rows: Vec<OpenRow>) -> Result<Option<OpenRow>, MoneyOverflow> {
-    let count = rows.len();
-    let mut draft = DraftRow::default();
-    for OpenRow { draft: other, .. } in &rows {
-        draft.add(other)?;
+impl CostDraft<'_> {
+    /// All that are not shown, as one row.
+    fn rest_of(&self, rows: Vec<OpenRow>) -> Result<Option<OpenRow>, MoneyOverflow> {
+        let count = rows.len() + self.rest_count;
+        let mut draft = self.rest.clone();
+        for OpenRow { draft: other, .. } in &rows {
+            draft.add(other)?;
+        }
+        let row = CostRow { name: format!("{count} others"), ..CostRow::default() };
+        Ok((count > 0).then_some(OpenRow { group: REST, key: Vec::new(), row, draft }))
     }
-    let row = CostRow { name: format!("{count} others"), ..CostRow::default() };
-    Ok((count > 0).then_some(OpenRow { group: u32::MAX, key: Vec::new(), row, draft }))
 }
 
 /// Of each row, what it had in the period before, rounded together.

@@ -28,7 +28,8 @@ pub struct CostWorkload {
 }
 
 impl CostKey {
-    pub(super) fn view<'a>(&'a self, attributes: Option<&'a BTreeMap<String, String>>) -> LineView<'a> {
+    /// What groups and filters look at; `attributes` are those of its tenant.
+    pub fn view<'a>(&'a self, attributes: Option<&'a BTreeMap<String, String>>) -> LineView<'a> {
         let workload = self.workload.as_ref();
         LineView {
             tenant: &self.tenant,

@@ -141,17 +141,20 @@ impl CostRequest {
 
     /// Whether sums by tenant and hour are enough for its filters.
     pub fn filters_tenants_only(&self) -> bool {
-        let is_of_tenant = |property: &BillProperty| {
-            property.word() == Some("tenant") || matches!(property, BillProperty::Attribute(_))
-        };
         self.filters.properties().all(is_of_tenant)
+    }
+
+    /// Whether sums by tenant are enough for its groups.
+    pub fn groups_tenants_only(&self) -> bool {
+        self.group.properties().iter().all(is_of_tenant)
     }
 
     pub fn is_partial(&self) -> bool {
         self.visible != VisibleAccount::Everything
     }
 
-    fn properties(&self) -> impl Iterator<Item = &BillProperty> {
+    /// Of its groups and filters.
+    pub fn properties(&self) -> impl Iterator<Item = &BillProperty> {
         self.group.properties().iter().chain(self.filters.properties())
     }
 
@@ -159,6 +162,10 @@ impl CostRequest {
         let label = |name: &str| line.labels.and_then(|labels| labels.get(name)).map(String::as_str);
         self.visible.shows(line.tenant, |fact| label(fact.label()))
     }
+}
+
+fn is_of_tenant(property: &BillProperty) -> bool {
+    property.word() == Some("tenant") || matches!(property, BillProperty::Attribute(_))
 }
 
 fn remainder(name: String) -> Result<String, String> {

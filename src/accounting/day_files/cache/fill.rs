@@ -1,0 +1,378 @@
+//! Finds the dates whose files have changed, and sums them anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::civil::Date;
+use rusqlite::{Connection, OptionalExtension, params};
+use serde::{Deserialize, Serialize};
+
+use super::store::{
+    BY_HOUR, BY_NODE, BY_WORKLOAD, DateWriter, KeyReader, date_number, day_number, day_of, ids_of, read_rows,
+};
+use super::sums::DateSums;
+use super::tree::{ExportTree, TreeFile};
+use super::{CacheError, CostCache};
+use crate::accounting::billing::costs::{CostKey, CostSums, CostWorkload, local_hours};
+use crate::accounting::billing::{BillRequest, GpuConflict, TenantBudget, day_begin};
+use crate::accounting::day_files::error::{ExportError, FileProblem};
+use crate::accounting::day_files::fleet::{ExportSource, FileContent, SummedDate, sum_date};
+use crate::model::{DAY, GpuId, HolderId, Utc};
+use crate::runtime::clock::Stop;
+
+/// Dates that are looked at often: nodes still write their files. A later change is listed.
+const RECENT: i64 = 3;
+
+/// Which dates are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LookScope {
+    /// The last three.
+    Recent,
+    All,
+}
+
+/// What a look found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// How many dates were summed anew.
+    pub filled: usize,
+    /// What is in the directory and is not read, in words.
+    pub refused: Vec<String>,
+}
+
+/// What is known of a date beside its sums.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct DateFacts {
+    pub(super) currency: Option<String>,
+    pub(super) simulated: bool,
+    pub(super) example: bool,
+    pub(super) clusters: BTreeSet<String>,
+    /// Up to where each ledger is exported, at most to the end of the date, and its node.
+    pub(super) ledgers: BTreeMap<String, (Utc, String)>,
+    pub(super) attributes: BTreeMap<String, BTreeMap<String, String>>,
+    pub(super) budgets: BTreeMap<String, TenantBudget>,
+    pub(super) conflicts: Vec<GpuConflict>,
+    pub(super) total: DateTotal,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct DateTotal {
+    /// In nanoseconds.
+    pub(super) held: String,
+    /// In parts of a nano-unit.
+    pub(super) money: String,
+    pub(super) currency: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct KnownFile {
+    /// Empty where the file is read again at each look.
+    state: String,
+    /// What it had when it could be read last.
+    content: Option<FileContent>,
+}
+
+/// What the files of a date make, before it is written.
+struct NewDate {
+    sums: DateSums,
+    facts: DateFacts,
+    files: Vec<NewFile>,
+    /// Whether sums of hours stay as they were, since a part of them cannot be made again.
+    keeps_hours: bool,
+}
+
+struct NewFile {
+    path: String,
+    state: String,
+    content: Option<FileContent>,
+    problem: Option<String>,
+}
+
+impl CostCache {
+    /// Looks at the files of the directory, and sums those dates anew of which one has changed. `progress` is told how many of
+    /// how many dates are done. Ends early where `stop` is called.
+    ///
+    /// # Errors
+    /// The directory or one below it cannot be read, or it has no exports: then nothing is changed. The cache cannot be
+    /// written.
+    pub fn look(
+        &mut self,
+        scope: LookScope,
+        now: Utc,
+        stop: &Stop,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<Looked, CacheError> {
+        let today = date_number(now);
+        let is_wanted = |date: i64| scope == LookScope::All || date > today - RECENT;
+        let number = |day: Date| date_number(day_begin(day, &jiff::tz::TimeZone::UTC).unwrap_or_default());
+        let tree = ExportTree::read(&self.exports, |day| is_wanted(number(day)));
+        let tree = tree.map_err(|(path, error)| CacheError::File { path, error })?;
+        let mut refused = tree.refused;
+        let mut dates: BTreeMap<i64, Vec<TreeFile>> = BTreeMap::new();
+        for (day, files) in tree.dates {
+            if number(day) > today + 1 {
+                refused.push(format!("date={day}: it is in the future"));
+            } else {
+                dates.insert(number(day), files);
+            }
+        }
+        let known = self.known_dates()?;
+        // A directory that is not mounted has no files either.
+        if tree.clusters == 0 || (dates.is_empty() && (scope == LookScope::All || known.is_empty())) {
+            return Err(CacheError::Empty(self.exports.clone()));
+        }
+        known.into_iter().filter(|date| is_wanted(*date)).for_each(|date| {
+            dates.entry(date).or_default();
+        });
+        let mut changed = Vec::new();
+        for (date, files) in dates {
+            let known = self.known_files(date)?;
+            let found: BTreeMap<String, &str> =
+                files.iter().map(|file| (self.relative(&file.day.path), file.known_state())).collect();
+            let found = found.iter().map(|(path, state)| (path.as_str(), *state));
+            if !found.eq(known.iter().map(|(path, file)| (path.as_str(), file.state.as_str()))) {
+                changed.push((date, files, known));
+            }
+        }
+        let total = changed.len();
+        for (done, (date, files, known)) in changed.into_iter().enumerate() {
+            if stop.is_called() {
+                break;
+            }
+            progress(done, total);
+            self.fill(date, files, &known, today)?;
+        }
+        progress(total, total);
+        Ok(Looked { filled: total, refused })
+    }
+
+    fn relative(&self, path: &Path) -> String {
+        path.strip_prefix(&self.exports).unwrap_or(path).display().to_string()
+    }
+
+    fn known_dates(&self) -> Result<Vec<i64>, CacheError> {
+        let mut select = self.connection.prepare_cached("SELECT date FROM date ORDER BY date")?;
+        let dates = select.query_map([], |row| row.get(0))?;
+        Ok(dates.collect::<Result<_, _>>()?)
+    }
+
+    /// By path.
+    fn known_files(&self, date: i64) -> Result<BTreeMap<String, KnownFile>, CacheError> {
+        let sql = "SELECT path, state, content FROM file WHERE date = ?";
+        let mut select = self.connection.prepare_cached(sql)?;
+        let mut rows = select.query([date])?;
+        let mut known = BTreeMap::new();
+        while let Some(row) = rows.next()? {
+            let content: Option<String> = row.get(2)?;
+            let content = content.as_deref().map(serde_json::from_str).transpose()?;
+            known.insert(row.get(0)?, KnownFile { state: row.get(1)?, content });
+        }
+        Ok(known)
+    }
+
+    fn fill(
+        &mut self,
+        date: i64,
+        files: Vec<TreeFile>,
+        known: &BTreeMap<String, KnownFile>,
+        today: i64,
+    ) -> Result<(), CacheError> {
+        let old = date_facts(&self.connection, date)?;
+        let new = match self.sum(date, &files) {
+            Ok(summed) => self.new_date(date, &files, known, (summed, old.as_ref()))?,
+            // The date keeps what it had; a file that has changed is tried again.
+            Err(error) => return self.keep(date, &files, known, &error),
+        };
+        let is_past = date <= today - RECENT;
+        let (before, after) = (old.map(|old| old.total), &new.facts.total);
+        let change = before.filter(|before| is_past && before != after);
+        let transaction = self.connection.transaction()?;
+        write(&transaction, date, &new)?;
+        if let Some(before) = change {
+            let now = today.saturating_mul(DAY.0.cast_signed());
+            let insert = "INSERT INTO changed_date (date, noticed_ns, before, after) VALUES (?, ?, ?, ?)";
+            let (before, after) = (serde_json::to_string(&before)?, serde_json::to_string(after)?);
+            transaction.execute(insert, params![date, now, before, after])?;
+        }
+        Ok(transaction.commit()?)
+    }
+
+    fn sum(&self, date: i64, files: &[TreeFile]) -> Result<SummedDate, ExportError> {
+        let from = Utc(date.unsigned_abs() * DAY.0);
+        let to = from.plus(DAY);
+        let zone = self.zone.clone();
+        let request = BillRequest { from: Some(from), to: Some(to), zone, ..BillRequest::default() };
+        let (directory, expected) = (self.exports.as_path(), Vec::new());
+        let source = ExportSource { directory, expected, skip_damaged: true, digests: false };
+        let regular = files.iter().filter(|file| file.state.is_some());
+        let files = regular.map(|file| file.day.clone()).collect();
+        sum_date(&source, &request, files, local_hours([from, to], &self.zone))
+    }
+
+    /// The sums of those files that could be read, and of the GPUs of the others what they were.
+    fn new_date(
+        &self,
+        date: i64,
+        files: &[TreeFile],
+        known: &BTreeMap<String, KnownFile>,
+        (summed, old): (SummedDate, Option<&DateFacts>),
+    ) -> Result<NewDate, CacheError> {
+        let SummedDate { mut sums, mut facts, conflicts, files: mut contents } = summed;
+        let mut problems: BTreeMap<_, FileProblem> = std::mem::take(&mut facts.skipped).into_iter().collect();
+        let irregular = files.iter().filter(|file| file.state.is_none());
+        problems.extend(irregular.map(|file| (file.day.path.clone(), FileProblem::Irregular)));
+        let mut kept = Vec::new();
+        let mut new = Vec::new();
+        for file in files {
+            let path = self.relative(&file.day.path);
+            let problem = problems.get(&file.day.path);
+            let last = problem.and_then(|_| known.get(&path)?.content.clone());
+            kept.extend(last.clone());
+            // One that could not be opened may be readable later and be the same.
+            let is_again = matches!(problem, Some(FileProblem::Io(_)));
+            new.push(NewFile {
+                path,
+                state: if is_again { String::new() } else { file.known_state().to_owned() },
+                content: contents.remove(&file.day.path).or(last),
+                problem: problem.map(|problem| problem.without_option()),
+            });
+        }
+        let gpus: BTreeSet<Arc<str>> = kept.iter().flat_map(|file| file.gpus.keys().cloned()).collect();
+        if !gpus.is_empty() {
+            sums.replace(&gpus, workloads_of(&self.connection, date, &gpus)?);
+        }
+        let end = Utc((date + 1).unsigned_abs() * DAY.0);
+        let ends = facts.ends.into_iter().map(|(ledger, (at, node))| (ledger, (at.min(end), node)));
+        let mut ledgers: BTreeMap<String, (Utc, String)> = ends.collect();
+        for file in &kept {
+            let of_file = (file.revision.settled_until.min(end), file.node.clone());
+            ledgers.entry(file.ledger.clone()).or_insert(of_file);
+        }
+        let old = old.filter(|_| !kept.is_empty()).cloned().unwrap_or_default();
+        let currency = facts.currency.or(old.currency);
+        let total = sums.totals()?;
+        let facts = DateFacts {
+            total: DateTotal {
+                held: total.held().to_string(),
+                money: total.money.parts().to_string(),
+                currency: currency.clone(),
+            },
+            currency,
+            simulated: facts.is_simulated || old.simulated,
+            example: sums.has_example || old.example,
+            clusters: facts.clusters.into_iter().chain(old.clusters).collect(),
+            ledgers,
+            attributes: old.attributes.into_iter().chain(facts.attributes).collect(),
+            budgets: old.budgets.into_iter().chain(facts.budgets).collect(),
+            conflicts,
+        };
+        Ok(NewDate { sums, facts, files: new, keeps_hours: !kept.is_empty() })
+    }
+
+    /// Leaves a date as it was, and notes why.
+    fn keep(
+        &self,
+        date: i64,
+        files: &[TreeFile],
+        known: &BTreeMap<String, KnownFile>,
+        error: &ExportError,
+    ) -> Result<(), CacheError> {
+        tracing::warn!(%error, "a date of the exports keeps the sums that it had");
+        let files = files.iter().enumerate().map(|(place, file)| {
+            let path = self.relative(&file.day.path);
+            let content = known.get(&path).and_then(|file| file.content.clone());
+            let problem = (place == 0).then(|| format!("{error}; the day keeps the sums that it had"));
+            NewFile { path, state: file.known_state().to_owned(), content, problem }
+        });
+        write_files(&self.connection, date, &files.collect::<Vec<_>>())
+    }
+}
+
+pub(super) fn date_facts(connection: &Connection, date: i64) -> Result<Option<DateFacts>, CacheError> {
+    let mut select = connection.prepare_cached("SELECT facts FROM date WHERE date = ?")?;
+    let text: Option<String> = select.query_row([date], |row| row.get(0)).optional()?;
+    Ok(text.as_deref().map(serde_json::from_str).transpose()?)
+}
+
+fn write(connection: &Connection, date: i64, new: &NewDate) -> Result<(), CacheError> {
+    let mut writer = DateWriter::new(connection, date);
+    writer.clear(new.keeps_hours)?;
+    let mut rows = Vec::new();
+    for ((day, key), sums) in &new.sums.by_node()? {
+        rows.push((vec![day_number(*day), writer.key(key)?], *sums));
+    }
+    writer.write(BY_NODE, rows.into_iter())?;
+    let mut rows = Vec::new();
+    for ((day, key), sums) in &new.sums.workloads {
+        let Some(CostWorkload { gpu, holder, labels }) = &key.workload else { continue };
+        let [uuid, name] = [writer.name(&gpu.uuid)?, writer.name(holder.name())?];
+        let labels = writer.name(&serde_json::to_string(labels)?)?;
+        let version = holder.version().cast_signed();
+        rows.push((vec![day_number(*day), writer.key(key)?, uuid, name, version, labels], *sums));
+    }
+    writer.write(BY_WORKLOAD, rows.into_iter())?;
+    if !new.keeps_hours {
+        let mut rows = Vec::new();
+        for ((hour, tenant), sums) in &new.sums.by_hour {
+            let seconds = (hour.0 / 1_000_000_000).cast_signed();
+            rows.push((vec![seconds, writer.name(tenant)?], *sums));
+        }
+        writer.write(BY_HOUR, rows.into_iter())?;
+    }
+    let indices = new.files.iter().filter_map(|file| file.content.as_ref()).flat_map(|file| &file.gpus);
+    let upsert = "INSERT INTO gpu (gpu, place, date) VALUES (?1, ?2, ?3)
+        ON CONFLICT (gpu) DO UPDATE SET place = ?2, date = ?3 WHERE date <= ?3";
+    for (uuid, index) in indices {
+        let gpu = writer.name(uuid)?;
+        connection.prepare_cached(upsert)?.execute(params![gpu, index, date])?;
+    }
+    write_files(connection, date, &new.files)?;
+    if new.files.is_empty() {
+        connection.execute("DELETE FROM date WHERE date = ?", [date])?;
+        return Ok(());
+    }
+    let facts = serde_json::to_string(&new.facts)?;
+    let insert = "INSERT OR REPLACE INTO date (date, currency, facts) VALUES (?, ?, ?)";
+    connection.execute(insert, params![date, new.facts.currency, facts])?;
+    Ok(())
+}
+
+fn write_files(connection: &Connection, date: i64, files: &[NewFile]) -> Result<(), CacheError> {
+    connection.execute("DELETE FROM file WHERE date = ?", [date])?;
+    let insert = "INSERT INTO file (date, path, state, content, problem) VALUES (?, ?, ?, ?, ?)";
+    let mut insert = connection.prepare_cached(insert)?;
+    for NewFile { path, state, content, problem } in files {
+        let content = content.as_ref().map(serde_json::to_string).transpose()?;
+        insert.execute(params![date, path, state, content, problem])?;
+    }
+    Ok(())
+}
+
+/// The sums of these GPUs on a date.
+fn workloads_of(
+    connection: &Connection,
+    date: i64,
+    gpus: &BTreeSet<Arc<str>>,
+) -> Result<Vec<((Date, CostKey), CostSums)>, CacheError> {
+    let mut keys = KeyReader::new(connection);
+    let mut found = Vec::new();
+    let all = i64::MIN..=i64::MAX;
+    read_rows(
+        connection,
+        BY_WORKLOAD,
+        ids_of([date; 2]),
+        all,
+        |[day, key, gpu, holder, version, labels], sums| {
+            let uuid = keys.name(gpu)?;
+            if gpus.contains(&uuid) {
+                let holder = HolderId::new(keys.text(holder)?).with_version(version.unsigned_abs());
+                let labels = Arc::new(serde_json::from_str(&keys.text(labels)?)?);
+                let workload = Some(CostWorkload { gpu: GpuId { index: 0, uuid }, holder, labels });
+                found.push(((day_of(day), CostKey { workload, ..(*keys.key(key)?).clone() }), sums));
+            }
+            Ok(())
+        },
+    )?;
+    Ok(found)
+}

@@ -1,0 +1,88 @@
+//! Keys with no more of a workload than a request looks at, so that few are made of many.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::CacheError;
+use super::rank::RowNames;
+use super::report::Labels;
+use super::store::KeyReader;
+use crate::accounting::billing::LineDetail;
+use crate::accounting::billing::costs::{CostKey, CostRequest, CostWorkload};
+use crate::model::{GpuId, HolderId, RESERVED};
+
+#[derive(Debug)]
+pub(super) struct ReducedKeys {
+    detail: LineDetail,
+    has_gpu: bool,
+    /// The place of what is left of labels, by the number of their text.
+    places: HashMap<i64, usize>,
+    labels: Vec<Arc<Labels>>,
+    by_labels: HashMap<Vec<(String, String)>, usize>,
+    /// By the numbers of the key, the GPU, the holder, and the place of the labels; 0 where it is left out.
+    keys: HashMap<([i64; 3], usize), Arc<CostKey>>,
+}
+
+impl ReducedKeys {
+    pub(super) fn of(request: &CostRequest) -> Self {
+        let detail = request.properties().map(|property| property.detail()).reduce(LineDetail::and);
+        Self {
+            detail: detail.unwrap_or_default(),
+            has_gpu: request.properties().any(|property| matches!(property.word(), Some("gpu" | "uuid"))),
+            places: HashMap::new(),
+            labels: Vec::new(),
+            by_labels: HashMap::new(),
+            keys: HashMap::new(),
+        }
+    }
+
+    /// The key of a row, from what it names.
+    pub(super) fn key(
+        &mut self,
+        keys: &mut KeyReader<'_>,
+        of_tenant: &Arc<CostKey>,
+        RowNames { key, gpu, holder, labels }: RowNames,
+    ) -> Result<Arc<CostKey>, CacheError> {
+        let place = self.labels(keys, labels)?;
+        let gpu = if self.has_gpu { gpu } else { 0 };
+        let holder = if self.detail.workload { holder } else { 0 };
+        if let Some(known) = self.keys.get(&([key, gpu, holder], place)) {
+            return Ok(Arc::clone(known));
+        }
+        let id = match holder {
+            // The time of a remainder is the tenant's, whatever is told apart.
+            0 if of_tenant.tenant.starts_with(RESERVED) => HolderId(Arc::clone(&of_tenant.tenant)),
+            0 => HolderId::default(),
+            _ => HolderId::new(keys.text(holder)?),
+        };
+        let gpu_id = match gpu {
+            0 => GpuId { index: 0, uuid: "".into() },
+            _ => GpuId { index: keys.gpu_index(gpu)?, uuid: keys.name(gpu)? },
+        };
+        let labels = Arc::clone(&self.labels[place]);
+        let workload = Some(CostWorkload { gpu: gpu_id, holder: id, labels });
+        let reduced = Arc::new(CostKey { workload, ..(**of_tenant).clone() });
+        self.keys.insert(([key, gpu, holder], place), Arc::clone(&reduced));
+        Ok(reduced)
+    }
+
+    fn labels(&mut self, keys: &KeyReader<'_>, labels: i64) -> Result<usize, CacheError> {
+        let wanted = self.detail.labels.as_deref().unwrap_or_default();
+        let id = if wanted.is_empty() { 0 } else { labels };
+        if let Some(place) = self.places.get(&id) {
+            return Ok(*place);
+        }
+        let mut left = match id {
+            0 => Labels::new(),
+            id => serde_json::from_str(&keys.text(id)?)?,
+        };
+        left.retain(|label, _| wanted.contains(label));
+        let pairs: Vec<(String, String)> = left.clone().into_iter().collect();
+        let place = *self.by_labels.entry(pairs).or_insert_with(|| {
+            self.labels.push(Arc::new(left));
+            self.labels.len() - 1
+        });
+        self.places.insert(id, place);
+        Ok(place)
+    }
+}

@@ -1,0 +1,171 @@
+//! The threads that answer: one reads the cache, and one makes bills and explanations from the files, of which each does one
+//! thing at a time.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+
+use super::FleetShared;
+use super::statements::KnownStatements;
+use crate::accounting::billing::costs::{CostReport, CostRequest};
+use crate::accounting::billing::{Bill, BillRequest, BillsJson, Explanation, GpuRecord, only_bill};
+use crate::accounting::day_files::{
+    CacheError, CostCacheReader, ExportError, ExportSource, make_bills_unless,
+};
+use crate::model::VisibleAccount;
+use crate::output::serve::{BillJob, BillRefusal, LedgerQuestion};
+use crate::runtime::thread::{self, Thread};
+
+/// Further requests are refused at once.
+const QUEUE_LENGTH: usize = 16;
+
+type Reply = oneshot::Sender<Result<String, BillRefusal>>;
+
+#[derive(Clone)]
+pub(super) struct Answers {
+    pub(super) reader: CostCacheReader,
+    pub(super) exports: PathBuf,
+    pub(super) statements: Option<PathBuf>,
+    pub(super) shared: Arc<FleetShared>,
+}
+
+impl Answers {
+    pub(super) fn start(self) -> Result<mpsc::Sender<BillJob>, thread::Error> {
+        let (sender, jobs) = mpsc::channel(QUEUE_LENGTH);
+        // Nothing waits in it: a job is taken by a thread that is free, or refused.
+        let (files, of_files) = sync_channel::<BillJob>(0);
+        let bills = self.clone();
+        let stop = self.shared.stop.clone();
+        Thread::start_again("bills", &stop, move || {
+            while let Ok(BillJob { question, reply }) = of_files.recv() {
+                if bills.shared.stop.is_called() {
+                    return;
+                }
+                answer(reply, &bills.shared, |is_cancelled| bills.from_files(question, &is_cancelled));
+            }
+        })?;
+        let mut statements = KnownStatements::new(self.statements.clone());
+        Thread::start("costs", move || self.answer_all(jobs, &files, &mut statements))?;
+        Ok(sender)
+    }
+
+    fn answer_all(
+        &self,
+        mut jobs: mpsc::Receiver<BillJob>,
+        files: &SyncSender<BillJob>,
+        statements: &mut KnownStatements,
+    ) {
+        while let Some(BillJob { question, reply }) = jobs.blocking_recv() {
+            if self.shared.stop.is_called() {
+                return;
+            }
+            match question {
+                LedgerQuestion::Costs(request) => {
+                    answer(reply, &self.shared, |is_cancelled| {
+                        self.costs(&request, statements, is_cancelled)
+                    });
+                }
+                question => {
+                    if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) =
+                        files.try_send(BillJob { question, reply })
+                    {
+                        let text = "another bill is being made from the exports; try again soon".to_owned();
+                        let _ = job.reply.send(Err(BillRefusal { is_of_request: false, text }));
+                    }
+                }
+            }
+        }
+    }
+
+    fn costs(
+        &self,
+        request: &CostRequest,
+        statements: &mut KnownStatements,
+        is_cancelled: impl FnMut() -> bool + Send + 'static,
+    ) -> Result<String, BillRefusal> {
+        let look = self.shared.status.look();
+        if look.ended.is_none() {
+            return Err(refusal(&CacheError::Unfilled));
+        }
+        let mut report: CostReport =
+            self.reader.costs(request, &look.refused, is_cancelled).map_err(|error| refusal(&error))?;
+        report.statement = statements.compared(request, &report);
+        json(&report)
+    }
+
+    fn from_files(
+        &self,
+        question: LedgerQuestion,
+        is_cancelled: &(impl Fn() -> bool + Sync),
+    ) -> Result<String, BillRefusal> {
+        let (request, is_explanation) = match question {
+            LedgerQuestion::Bill(request) => (request, false),
+            LedgerQuestion::Explanation(request) => (request, true),
+            LedgerQuestion::Costs(_) => return Err(of_request("costs are read from the cache".to_owned())),
+        };
+        let bills = self.bills(&request, is_cancelled)?;
+        if !is_explanation {
+            return json(&BillsJson(&bills));
+        }
+        let bill = only_bill(bills).map_err(|error| of_request(error.to_string()))?;
+        let mut explanation = Explanation::of_bill(bill);
+        if request.visible != VisibleAccount::Everything {
+            explanation.bill.partial = true;
+            explanation.gpus.iter_mut().for_each(GpuRecord::hide_others);
+        }
+        json(&explanation)
+    }
+
+    fn bills(
+        &self,
+        request: &BillRequest,
+        is_cancelled: &(impl Fn() -> bool + Sync),
+    ) -> Result<Vec<Bill>, BillRefusal> {
+        let (directory, expected) = (self.exports.as_path(), Vec::new());
+        let source = ExportSource { directory, expected, skip_damaged: true, digests: false };
+        let made = make_bills_unless(&source, request, is_cancelled).map_err(|error| {
+            let is_of_request = matches!(error, ExportError::Grid(_));
+            BillRefusal { is_of_request, text: error.to_string() }
+        })?;
+        let config = &self.shared.config().billing;
+        let bills = made.into_iter().map(|bill| Bill {
+            billing_account: config.account.clone(),
+            invoice_issuer: config.invoice_issuer.clone(),
+            ..bill.visible_to(&request.visible)
+        });
+        Ok(bills.collect())
+    }
+}
+
+/// Answers a job, unless nobody waits for it any more; the work is told when that becomes so.
+fn answer<F>(reply: Reply, shared: &Arc<FleetShared>, work: F)
+where
+    F: FnOnce(Box<dyn Fn() -> bool + Send + Sync>) -> Result<String, BillRefusal>,
+{
+    if reply.is_closed() {
+        return;
+    }
+    let reply = Arc::new(reply);
+    let (receiver, stop) = (Arc::clone(&reply), shared.stop.clone());
+    let answer = work(Box::new(move || receiver.is_closed() || stop.is_called()));
+    // The work has dropped its reference, so this is the last one.
+    if let Some(reply) = Arc::into_inner(reply) {
+        let _ = reply.send(answer);
+    }
+}
+
+fn refusal(error: &CacheError) -> BillRefusal {
+    BillRefusal { is_of_request: matches!(error, CacheError::Request(_)), text: error.to_string() }
+}
+
+const fn of_request(text: String) -> BillRefusal {
+    BillRefusal { is_of_request: true, text }
+}
+
+fn json(answer: &impl Serialize) -> Result<String, BillRefusal> {
+    serde_json::to_string(answer)
+        .map_err(|error| BillRefusal { is_of_request: false, text: error.to_string() })
+}

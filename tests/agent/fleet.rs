@@ -1,0 +1,185 @@
+//! The server of a fleet: the real binary over the exports of a made-up past.
+
+use std::collections::BTreeSet;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use base64::Engine;
+use gpumeter::cli::demo::{DemoScenario, HistoryExtent, HistoryPaths};
+use gpumeter::model::DAY;
+use gpumeter::output::serve::fleet_paths;
+use gpumeter::runtime::clock::system_now;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::running::{Agent, PATIENCE, output, program, wait_until};
+
+/// Exports of three nodes and three days up to this one.
+static EXPORTS: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
+    let place = tempfile::tempdir().unwrap();
+    let scenario = DemoScenario::load("cluster").unwrap();
+    let extent = HistoryExtent { days: 3, nodes: 3, seed: 1 };
+    let end = system_now().utc.floor(DAY);
+    let history = scenario.history(&scenario.configuration().unwrap(), extent, end).unwrap();
+    std::fs::create_dir(place.path().join("exports")).unwrap();
+    let [ledger, exports] = ["ledger.db", "exports"].map(|name| place.path().join(name));
+    history
+        .write(HistoryPaths { ledger: &ledger, directory: place.path(), exports: &exports }, None)
+        .unwrap();
+    place
+});
+
+fn exports() -> String {
+    EXPORTS.path().join("exports").display().to_string()
+}
+
+fn start(place: &Path, arguments: &[&str]) -> Agent {
+    let mut command = program();
+    command.args(["fleet", "--exports", &exports(), "--listen", "127.0.0.1:0"]).args(arguments);
+    command.env("CACHE_DIRECTORY", place.join("cache")).env("NOTIFY_SOCKET", place.join("notify"));
+    Agent::start(command)
+}
+
+/// A period in which all of the exports are.
+fn period() -> String {
+    let day = |days: u64| system_now().utc.0 / DAY.0 * DAY.0 + days * DAY.0;
+    let date = |at: u64| gpumeter::model::Utc(at).to_string().chars().take(10).collect::<String>();
+    format!("{}..{}", date(day(0) - 4 * DAY.0), date(day(1)))
+}
+
+fn json(answer: (u16, String)) -> Value {
+    assert_eq!(answer.0, 200, "{}", answer.1);
+    serde_json::from_str(&answer.1).unwrap()
+}
+
+#[test]
+fn a_fleet_serves_costs_bills_and_explanations_and_obeys_its_service_manager() {
+    let place = tempfile::tempdir().unwrap();
+    let manager = UnixDatagram::bind(place.path().join("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = || {
+        let mut buffer = [0; 4096];
+        let count = manager.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..count]).into_owned()
+    };
+    let config = place.path().join("fleet.yaml");
+    std::fs::write(&config, "billing: {time_zone: UTC}\n").unwrap();
+    let mut fleet = start(place.path(), &["--config", config.to_str().unwrap()]);
+    assert!(told().contains("READY=1"));
+    assert_eq!(fleet.get("/-/healthy").0, 200);
+    wait_until("a first look", || fleet.get("/-/ready").0 == 200);
+    let period = period();
+    let costs = json(fleet.get(&format!("/api/v1/costs?group=node&period={period}")));
+    assert_eq!(
+        (&costs["source"]["kind"], &costs["source"]["nodes"]),
+        (&"fleet".into(), &3.into()),
+        "{costs}"
+    );
+    assert_eq!(costs["command"].as_str().unwrap().split(' ').take(4).last(), Some("DIR"));
+    let (from, to) = period.split_once("..").unwrap();
+    let query = format!("from={from}T00:00:00Z&to={to}T00:00:00Z");
+    let bill = json(fleet.get(&format!("/api/v1/bill?{query}")));
+    let (from, to) = (format!("{from}T00:00:00Z"), format!("{to}T00:00:00Z"));
+    let made = output(&[
+        "bill",
+        "--exports",
+        &exports(),
+        "--json",
+        "--time-zone",
+        "UTC",
+        "--from",
+        &from,
+        "--to",
+        &to,
+    ]);
+    assert_eq!(bill, serde_json::from_slice::<Value>(&made.stdout).unwrap());
+    assert_eq!(costs["total"]["money"], bill["reconciliation"]["line_money"]);
+    let line = &bill["lines"][0];
+    let holder = line["holder"].as_str().unwrap();
+    let explained = json(fleet.get(&format!("/api/v1/explain?{query}&workload={holder}")));
+    assert_eq!(explained["lines"][0]["holder"], line["holder"]);
+    for (path, status) in [
+        ("/", 200),
+        ("/costs", 200),
+        ("/api/v1/costs?grop=node", 400),
+        ("/api/v1/costs?period=2999-01", 400),
+        ("/api/v1/summary", 404),
+        ("/api/v1/snapshot", 404),
+    ] {
+        assert_eq!(fleet.get(path).0, status, "{path}");
+    }
+    assert_eq!(fleet.get("/").1, fleet.get("/costs").1);
+    let page = fleet.get("/metrics").1;
+    assert!(page.contains("\ngpumeter_fleet_unreadable_files 0\n"), "{page}");
+    fleet.signal(Signal::HUP);
+    assert!(told().contains("RELOADING=1"));
+    assert!(told().contains("READY=1"));
+    assert!(fleet.terminate().success());
+    assert!(told().contains("STOPPING=1"));
+}
+
+#[test]
+fn a_reader_of_one_tenant_gets_nothing_of_others_on_any_path() {
+    let place = tempfile::tempdir().unwrap();
+    let hash = bcrypt::hash("x", 4).unwrap();
+    let password = place.path().join("hash");
+    std::fs::write(&password, hash).unwrap();
+    let config = place.path().join("fleet.yaml");
+    let with_tenants = |tenants: &str| {
+        let file = password.display();
+        let users = format!("users: {{root: {file}, one: {file}, none: {file}}}");
+        format!("billing: {{time_zone: UTC}}\nweb: {{open_probes: true, {users}, tenants: {tenants}}}\n")
+    };
+    std::fs::write(&config, with_tenants("{root: \"*\", one: nobody}")).unwrap();
+    let fleet = start(place.path(), &["--config", config.to_str().unwrap()]);
+    let ask = |user: &str, path: &str| {
+        let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:x"));
+        fleet.get_with(path, &format!("Authorization: Basic {encoded}\r\n"))
+    };
+    wait_until("a first look", || fleet.get("/-/ready").0 == 200);
+    let costs = |user: &str, group: &str| {
+        json(ask(user, &format!("/api/v1/costs?period={}&group={group}", period())))
+    };
+    let names = |costs: &Value| -> BTreeSet<String> {
+        let rows = costs["rows"].as_array().unwrap().iter();
+        rows.map(|row| row["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let tenants = names(&costs("root", "tenant"));
+    // One that is not on every node.
+    let nodes_of = |tenant: &str| names(&costs("root", &format!("node&tenant={tenant}")));
+    let all_nodes = names(&costs("root", "node"));
+    let own = tenants.iter().filter(|name| !name.starts_with("__")).min_by_key(|name| nodes_of(name).len());
+    let own = own.unwrap().clone();
+    std::fs::write(&config, with_tenants(&format!("{{root: \"*\", one: {own}}}"))).unwrap();
+    wait_until("a reload", || names(&costs("one", "tenant")).contains(&own));
+    let own_nodes = nodes_of(&own);
+    let hidden = tenants.iter().filter(|name| **name != own).chain(all_nodes.difference(&own_nodes));
+    let hidden: Vec<String> = hidden.map(|name| format!("\"{name}\"")).collect();
+    let period = period();
+    let (from, to) = period.split_once("..").unwrap();
+    let bills = format!("from={from}&to={to}");
+    for path in fleet_paths() {
+        let query = match path {
+            // They are the same for everybody, or of nobody's costs.
+            "/-/healthy" | "/-/ready" => continue,
+            "/metrics" => {
+                assert_eq!(["root", "one", "none"].map(|user| ask(user, path).0), [200, 403, 403]);
+                continue;
+            }
+            "/api/v1/costs" => format!("?period={period}"),
+            "/api/v1/bill" | "/api/v1/explain" => format!("?{bills}"),
+            _ => panic!("say what a reader of one tenant gets of {path}"),
+        };
+        let path = format!("{path}{query}");
+        assert_eq!(fleet.get(&path).0, 401, "{path}");
+        let (status, body) = ask("one", &path);
+        assert_eq!(status, 200, "{path}: {body}");
+        assert!(body.contains(&format!("\"{own}\"")), "{path}");
+        for name in &hidden {
+            assert!(!body.contains(name.as_str()), "{path}: {name}: {body}");
+        }
+        let (_, nothing) = ask("none", &path);
+        assert!(!nothing.contains(&format!("\"{own}\"")), "{path}: {nothing}");
+    }
+}
