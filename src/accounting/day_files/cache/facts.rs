@@ -165,7 +165,7 @@ impl PeriodFacts {
                 kind: "fleet",
                 node: None,
                 nodes: nodes as u64,
-                clusters: Vec::from_iter(BTreeSet::from(clusters)),
+                clusters: clusters.into_iter().collect(),
                 simulated: self.all.simulated,
             },
             currency: self.all.currency,

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::store::{
     BY_HOUR, BY_NODE, BY_WORKLOAD, DateWriter, KeyReader, date_number, day_number, day_of, ids_of, read_rows,
 };
-use super::sums::DateSums;
+use super::sums::{DateSums, WorkloadSums};
 use super::tree::{ExportTree, TreeFile};
 use super::{CacheError, CostCache};
-use crate::accounting::billing::costs::{CostKey, CostSums, CostWorkload, local_hours};
+use crate::accounting::billing::costs::{CostKey, CostWorkload, local_hours};
 use crate::accounting::billing::{BillRequest, GpuConflict, TenantBudget, day_begin};
 use crate::accounting::day_files::error::{ExportError, FileProblem};
 use crate::accounting::day_files::fleet::{ExportSource, FileContent, SummedDate, sum_date};
@@ -354,9 +354,9 @@ fn workloads_of(
     connection: &Connection,
     date: i64,
     gpus: &BTreeSet<Arc<str>>,
-) -> Result<Vec<((Date, CostKey), CostSums)>, CacheError> {
+) -> Result<WorkloadSums, CacheError> {
     let mut keys = KeyReader::new(connection);
-    let mut found = Vec::new();
+    let mut found = WorkloadSums::new();
     let all = i64::MIN..=i64::MAX;
     read_rows(
         connection,
@@ -369,7 +369,10 @@ fn workloads_of(
                 let holder = HolderId::new(keys.text(holder)?).with_version(version.unsigned_abs());
                 let labels = Arc::new(serde_json::from_str(&keys.text(labels)?)?);
                 let workload = Some(CostWorkload { gpu: GpuId { index: 0, uuid }, holder, labels });
-                found.push(((day_of(day), CostKey { workload, ..(*keys.key(key)?).clone() }), sums));
+                found
+                    .entry((day_of(day), CostKey { workload, ..(*keys.key(key)?).clone() }))
+                    .or_default()
+                    .add(&sums)?;
             }
             Ok(())
         },

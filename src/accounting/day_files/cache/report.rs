@@ -200,10 +200,11 @@ impl Feed<'_, '_> {
         let Self { connection, keys, draft, .. } = self;
         read_rows(connection, BY_NODE, ids, days, |[day, key], sums| {
             let key = keys.key(key)?;
-            Ok(match fed {
+            match fed {
                 Fed::Period => draft.add(&key, day_of(day), &sums)?,
                 Fed::Before => draft.add_before(&key, &sums)?,
-            })
+            }
+            Ok(())
         })
     }
 
@@ -224,19 +225,21 @@ impl Feed<'_, '_> {
                 match finder.group(keys, &of_tenant, names)? {
                     Some(group) if ranked.names(group) => {}
                     group => {
-                        return Ok(match fed {
+                        match fed {
                             Fed::Period => draft.add_rest(&of_tenant, day_of(day), &sums, group.is_some())?,
                             Fed::Before if group.is_some() => draft.add_rest_before(&sums)?,
                             Fed::Before => {}
-                        });
+                        }
+                        return Ok(());
                     }
                 }
             }
             let key = reduced.key(keys, &of_tenant, names)?;
-            Ok(match fed {
+            match fed {
                 Fed::Period => draft.add(&key, day_of(day), &sums)?,
                 Fed::Before => draft.add_before(&key, &sums)?,
-            })
+            }
+            Ok(())
         })
     }
 

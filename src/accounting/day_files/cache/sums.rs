@@ -9,11 +9,14 @@ use crate::accounting::billing::costs::{CostKey, CostSums, CostWorkload, LocalHo
 use crate::accounting::billing::{BillDraft, BillLine, BillRate, DayRow, LineRates, SumOverflow};
 use crate::model::{GpuId, HolderId, NodeIdentity, Utc};
 
+/// By local day.
+pub(super) type WorkloadSums = BTreeMap<(Date, CostKey), CostSums>;
+
 /// Sums by key, of local days, and of local hours by tenant.
 #[derive(Debug, Default)]
 pub(in crate::accounting::day_files) struct DateSums {
     hours: Vec<LocalHour>,
-    pub(super) workloads: BTreeMap<(Date, CostKey), CostSums>,
+    pub(super) workloads: WorkloadSums,
     pub(super) by_hour: BTreeMap<(Utc, Arc<str>), CostSums>,
     /// Whether a rate in force is one of gpumeter's examples.
     pub(super) has_example: bool,
@@ -105,8 +108,8 @@ impl DateSums {
     }
 
     /// The sums without workloads.
-    pub(super) fn by_node(&self) -> Result<BTreeMap<(Date, CostKey), CostSums>, SumOverflow> {
-        let mut by_node = BTreeMap::<(Date, CostKey), CostSums>::new();
+    pub(super) fn by_node(&self) -> Result<WorkloadSums, SumOverflow> {
+        let mut by_node = WorkloadSums::new();
         for ((day, key), sums) in &self.workloads {
             let key = CostKey { workload: None, ..key.clone() };
             by_node.entry((*day, key)).or_default().add(sums)?;
@@ -122,7 +125,7 @@ impl DateSums {
     }
 
     /// Puts the sums of these GPUs in the place of what they have now.
-    pub(super) fn replace(&mut self, gpus: &BTreeSet<Arc<str>>, kept: Vec<((Date, CostKey), CostSums)>) {
+    pub(super) fn replace(&mut self, gpus: &BTreeSet<Arc<str>>, kept: WorkloadSums) {
         let is_kept = |key: &CostKey| key.workload.as_ref().is_some_and(|one| gpus.contains(&one.gpu.uuid));
         self.workloads.retain(|(_, key), _| !is_kept(key));
         self.workloads.extend(kept.into_iter().filter(|((_, key), _)| is_kept(key)));
@@ -177,7 +180,7 @@ mod tests {
         let held = |time: u128| CostSums { charged: TimeSum(time), ..CostSums::default() };
         let mut sums = DateSums::default();
         sums.workloads.extend([(key("a", "new"), held(1)), (key("b", "own"), held(2))]);
-        sums.replace(&["a".into()].into(), vec![(key("a", "old"), held(3)), (key("b", "old"), held(4))]);
+        sums.replace(&["a".into()].into(), [(key("a", "old"), held(3)), (key("b", "old"), held(4))].into());
         assert!(sums.workloads.into_iter().eq([(key("a", "old"), held(3)), (key("b", "own"), held(2))]));
     }
 }

@@ -44,7 +44,7 @@ impl Answers {
                 if bills.shared.stop.is_called() {
                     return;
                 }
-                answer(reply, &bills.shared, |is_cancelled| bills.from_files(question, &is_cancelled));
+                answer(reply, &bills.shared, |is_cancelled| bills.read_files(question, &is_cancelled));
             }
         })?;
         let mut statements = KnownStatements::new(self.statements.clone());
@@ -96,7 +96,7 @@ impl Answers {
         json(&report)
     }
 
-    fn from_files(
+    fn read_files(
         &self,
         question: LedgerQuestion,
         is_cancelled: &(impl Fn() -> bool + Sync),

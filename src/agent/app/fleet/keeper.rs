@@ -50,7 +50,7 @@ impl Keeper {
         let mut told = 0;
         let looked = cache.look(scope, begun.utc, &self.shared.stop, |done, total| {
             status.change(|look| look.progress = Some((done, total)));
-            let tenth = if total == 0 { 10 } else { done * 10 / total };
+            let tenth = (done * 10).checked_div(total).unwrap_or(10);
             if is_first && total > 1 && tenth > told {
                 told = tenth;
                 tracing::info!(done, total, "days of the exports are summed");
