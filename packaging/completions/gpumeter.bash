@@ -257,7 +257,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__bill)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --from --to --month --by --tenant --only --spread --compare --split-by --book --csv --html --json --over-budget --against --tolerance --focus --billing-account --invoice-issuer --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --from --to --month --by --tenant --only --spread --compare --split-by --book --compare-book --csv --html --json --over-budget --against --tolerance --focus --billing-account --invoice-issuer --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

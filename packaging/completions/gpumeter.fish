@@ -119,7 +119,7 @@ __terms__\t''
 __rate_variance__\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l compare -d 'Compare with another period: a month such as 2026-10, or FROM..TO' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l split-by -d 'Write one HTML file for each tenant, or other group, into a directory' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l book -d 'Prices and terms of a configuration file in place of the recorded ones; needs --ledger or --exports' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l book -d 'Prices and terms of a configuration file in place of the recorded ones. A running agent or the server of a fleet gets them, bills once with them, and keeps nothing' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l against -d 'Compare with what sacct --parsable2 printed to this file, by job, instead of printing the bill. Exit status 1 if any job differs. It needs the columns JobID, Elapsed (or ElapsedRaw) and AllocTRES, and uses JobIDRaw, Cluster, Account, User, Start, End, Suspended, NodeList and NNodes; with --duplicates it has all runs of requeued jobs' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l tolerance -d 'Difference that is accepted for each GPU of a job, in seconds: a job holds its GPUs from prolog to epilog' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l focus -d 'Write the rows of FOCUS 1.3, one for each local day, tenant, workload, GPU slot and rate, into a file that ends in .csv or .parquet; - is CSV to standard output' -r -F
@@ -128,6 +128,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l invoice-issue
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l skip-damaged -d 'With --exports, leave damaged files out; the bill names them'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l compare-book -d 'With --book, what each group of --by costs by the recorded prices and by those of the book, and the difference'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by and rate, with an id that explain takes and that stays the same while a month grows. A text that begins with =, +, - or @ has an apostrophe before it, so that no spreadsheet reads it as a formula; names are shown as in the table'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l html -d 'Print one HTML file to send on, with plots: it has no script and loads nothing'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds; an array of bills where prices changed their currency'

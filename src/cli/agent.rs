@@ -8,10 +8,10 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
-use http_body_util::Empty;
+use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{AUTHORIZATION, CONNECTION, HOST, USER_AGENT};
-use hyper::{Request, StatusCode};
+use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::{Method, Request, StatusCode};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -56,11 +56,16 @@ impl RunningAgent {
     }
 
     pub(super) fn get(&self, path: &str) -> Result<String, Failure> {
+        self.ask(path, None)
+    }
+
+    /// The answer to a request, which is a POST where it has a body of JSON.
+    pub(super) fn ask(&self, path: &str, json: Option<String>) -> Result<String, Failure> {
         let url = &self.url;
         let wrong = |problem: &dyn Display| Failure::wrong(format!("{url}: {problem}"));
         let agent = parse_url(url).map_err(|problem| Failure::wrong(format!("--url {problem}")))?;
         let config = agent.tls.then(|| self.tls()).transpose()?;
-        let request = self.request(&agent, path)?;
+        let request = self.request(&agent, path, json)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let exchange = async { timeout(TIMEOUT, exchange(&agent, config, request)).await };
         let answered = runtime.map_err(|error| wrong(&error))?.block_on(exchange);
@@ -83,8 +88,16 @@ impl RunningAgent {
         }
     }
 
-    fn request(&self, agent: &Endpoint, path: &str) -> Result<Request<Empty<Bytes>>, Failure> {
-        let mut request = Request::get(format!("{}{path}", agent.base))
+    fn request(
+        &self,
+        agent: &Endpoint,
+        path: &str,
+        json: Option<String>,
+    ) -> Result<Request<Full<Bytes>>, Failure> {
+        let method = if json.is_some() { Method::POST } else { Method::GET };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", agent.base))
             .header(HOST, agent.authority())
             .header(USER_AGENT, http::USER_AGENT)
             .header(CONNECTION, "close");
@@ -94,7 +107,12 @@ impl RunningAgent {
             let credentials = format!("{user}:{}", password.trim_end_matches(['\r', '\n']));
             request = request.header(AUTHORIZATION, format!("Basic {}", STANDARD.encode(credentials)));
         }
-        request.body(Empty::new()).map_err(|error| Failure::wrong(format!("{}: {error}", self.url)))
+        if json.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        request
+            .body(Full::from(json.unwrap_or_default()))
+            .map_err(|error| Failure::wrong(format!("{}: {error}", self.url)))
     }
 
     fn tls(&self) -> Result<ClientConfig, Failure> {
@@ -109,7 +127,7 @@ impl RunningAgent {
 async fn exchange(
     agent: &Endpoint,
     config: Option<ClientConfig>,
-    request: Request<Empty<Bytes>>,
+    request: Request<Full<Bytes>>,
 ) -> Result<(StatusCode, String), String> {
     let stream = TcpStream::connect(agent.authority())
         .await

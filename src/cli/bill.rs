@@ -33,8 +33,8 @@ use self::view::BillView;
 use super::agent::RunningAgent;
 use super::{Failure, print, print_data, report};
 use crate::accounting::billing::{
-    Bill, BillGrouping, BillProperty, BillRequest, BillsJson, Explanation, LineDetail, LineFilter, PriceBook,
-    PropertyFilters, bills_from_json, only_bill,
+    Bill, BillGrouping, BillProperty, BillRequest, BillsJson, Explanation, LONGEST_BOOK, LineDetail,
+    LineFilter, PriceBook, PropertyFilters, bills_from_json, only_bill,
 };
 use crate::accounting::day_files::{self, ExportSource};
 use crate::accounting::ledger::{self, Cause, Reader};
@@ -102,9 +102,13 @@ pub(super) struct BillCommand {
     /// Write one HTML file for each tenant, or other group, into a directory.
     #[arg(long, num_args = 2, value_names = ["WHAT", "DIRECTORY"], conflicts_with_all = ["csv", "html", "json"])]
     split_by: Option<Vec<String>>,
-    /// Prices and terms of a configuration file in place of the recorded ones; needs --ledger or --exports.
-    #[arg(long, value_name = "FILE", conflicts_with = "url")]
+    /// Prices and terms of a configuration file in place of the recorded ones. A running agent or the server of a fleet gets them,
+    /// bills once with them, and keeps nothing.
+    #[arg(long, value_name = "FILE")]
     book: Option<PathBuf>,
+    /// With --book, what each group of --by costs by the recorded prices and by those of the book, and the difference.
+    #[arg(long, requires = "book", conflicts_with_all = ["csv", "html", "json", "split_by", "spread", "compare"])]
+    compare_book: bool,
     /// Print CSV: one line per group of --by and rate, with an id that explain takes and that stays the same while a month grows. A text that begins with =, +,
     /// - or @ has an apostrophe before it, so that no spreadsheet reads it as a formula; names are shown as in the table.
     #[arg(long, conflicts_with_all = ["json", "html"])]
@@ -117,7 +121,7 @@ pub(super) struct BillCommand {
     json: bool,
     /// List the tenants that cost more in --month, or in this month so far, than their budget (tenants.budgets), and exit
     /// with status 1 if there are any.
-    #[arg(long, conflicts_with_all = ["from", "to", "by", "only", "spread", "compare", "split_by", "book", "csv", "html", "json"])]
+    #[arg(long, conflicts_with_all = ["from", "to", "by", "only", "spread", "compare", "compare_book", "split_by", "book", "csv", "html", "json"])]
     over_budget: bool,
     #[command(flatten)]
     against: against::AgainstOptions,
@@ -134,7 +138,11 @@ impl BillCommand {
         if self.against.run(&self.source, [from.as_deref(), to.as_deref()], self.json)? {
             return Ok(());
         }
-        let bills = self.bills([from.as_deref(), to.as_deref()])?;
+        let book = self.book.as_deref().map(read_book).transpose()?;
+        if let Some(book) = book.as_ref().filter(|_| self.compare_book) {
+            return self.compare_book(book, [from.as_deref(), to.as_deref()]);
+        }
+        let bills = self.bills([from.as_deref(), to.as_deref()], book.as_ref())?;
         if let Some(problem) = self.by.unknown(bills.iter()) {
             tracing::warn!("--by: {problem}");
         }
@@ -144,7 +152,7 @@ impl BillCommand {
             || self.split_by.is_some();
         if needs_one_currency {
             let bill = in_one_currency(bills)?;
-            return if self.over_budget { report_budgets(&bill) } else { self.write(bill) };
+            return if self.over_budget { report_budgets(&bill) } else { self.write(bill, book.as_ref()) };
         }
         if self.csv && self.tenant.is_empty() && bills.iter().any(|bill| bill.partial) {
             tracing::warn!("the bill is partial: it has only the lines of tenants that this user may see");
@@ -154,13 +162,28 @@ impl BillCommand {
         balanced(&bills)
     }
 
-    fn write(&self, bill: Bill) -> Result<(), Failure> {
+    /// Prints both bills of one account side by side.
+    fn compare_book(&self, book: &PriceBook, period: [Option<&str>; 2]) -> Result<(), Failure> {
+        let new = in_one_currency(self.bills(period, Some(book))?)?;
+        // The account of an agent goes on. Exports may end within a quarter hour, at which no bill over them may.
+        let same = [new.from, new.to].map(|at| at.to_string());
+        let same = same.each_ref().map(|at| Some(&**at));
+        let old = in_one_currency(self.bills(if new.fleet.is_some() { period } else { same }, None)?)?;
+        if let Some(problem) = self.by.unknown([&new].into_iter()) {
+            tracing::warn!("--by: {problem}");
+        }
+        let compared = compare::report_books(&old, &new, &self.by).map_err(Failure::wrong)?;
+        print(&report::text::report(&compared))?;
+        balanced(&[old, new])
+    }
+
+    fn write(&self, bill: Bill, book: Option<&PriceBook>) -> Result<(), Failure> {
         if let Some(period) = &self.compare {
             let [from, to] = match period.split_once("..") {
                 Some((from, to)) => [from, to].map(str::to_owned),
                 None => days_of("--compare", period)?,
             };
-            let other = in_one_currency(self.bills([Some(&*from), Some(&*to)])?)?;
+            let other = in_one_currency(self.bills([Some(&*from), Some(&*to)], book)?)?;
             let compared = compare::report(&bill, &other, &self.by).map_err(Failure::wrong)?;
             print(&report::text::report(&compared))?;
         } else if let Some([what, directory]) = self.split_by.as_deref() {
@@ -179,13 +202,9 @@ impl BillCommand {
     }
 
     /// The bills of a period, each of a span in one currency, with what the options select and add.
-    fn bills(&self, period: [Option<&str>; 2]) -> Result<Vec<Bill>, Failure> {
+    fn bills(&self, period: [Option<&str>; 2], book: Option<&PriceBook>) -> Result<Vec<Bill>, Failure> {
         let needs_days =
             self.by.needs_days() || self.html || self.split_by.is_some() || self.focus.is_asked_for();
-        let book = self.book.as_deref().map(read_book).transpose()?;
-        if book.is_some() && self.source.ledger.is_none() && self.source.exports.is_none() {
-            return Err(Failure::wrong("--book is for --ledger or --exports; give one of them"));
-        }
         let detail = match &self.split_by {
             _ if self.json || self.focus.is_asked_for() => LineDetail::whole(),
             Some(split) => {
@@ -277,6 +296,19 @@ fn read_book(path: &Path) -> Result<PriceBook, Failure> {
     Ok(book)
 }
 
+/// A book as a server takes it.
+fn book_json(book: &PriceBook) -> Result<String, Failure> {
+    let json = serde_json::to_string(book).map_err(Failure::found)?;
+    if json.len() > LONGEST_BOOK {
+        return Err(Failure::wrong(format!(
+            "--book: its rates and terms are {} bytes as JSON, and a server takes {LONGEST_BOOK}; give fewer, or use --ledger or \
+             --exports",
+            json.len()
+        )));
+    }
+    Ok(json)
+}
+
 /// The bills over exports, each of a span in one currency, with their progress on a terminal.
 pub(super) fn fleet_bills(source: &ExportSource<'_>, request: &BillRequest) -> Result<Vec<Bill>, Failure> {
     let mut meter = ProgressMeter::default();
@@ -312,14 +344,15 @@ impl BillSource {
         command: &str,
         period: [Option<&str>; 2],
         detail: LineDetail,
-        book: Option<PriceBook>,
+        book: Option<&PriceBook>,
     ) -> Result<Vec<Bill>, Failure> {
         if self.exports.is_none() && self.ledger.is_none() {
             let by = detail.day.then(|| ("by", "day".to_owned()));
             let parameters = parameters(period, self.time_zone.as_deref()).chain(by);
-            return self.get("/api/v1/bill", parameters, bills_from_json);
+            let book = book.map(book_json).transpose()?;
+            return self.ask("/api/v1/bill", parameters, book, bills_from_json);
         }
-        let request = BillRequest { detail, book, ..self.request(period)? };
+        let request = BillRequest { detail, book: book.cloned(), ..self.request(period)? };
         match &self.exports {
             Some(directory) => fleet_bills(&self.fleet(directory)?, &request),
             None => self.read(command, |reader| reader.bills(&request)),
@@ -372,7 +405,7 @@ impl BillSource {
         if self.exports.is_none() && self.ledger.is_none() {
             let period = parameters(period, self.time_zone.as_deref());
             let parameters = period.chain(filter.parameters());
-            return self.get("/api/v1/explain", parameters, |text| serde_json::from_str(text));
+            return self.ask("/api/v1/explain", parameters, None, |text| serde_json::from_str(text));
         }
         let request = BillRequest { filter, detail, ..self.request(period)? };
         let Some(directory) = &self.exports else {
@@ -385,10 +418,11 @@ impl BillSource {
         Ok(Explanation::of_bill(bill))
     }
 
-    fn get<'a, T>(
+    fn ask<'a, T>(
         &self,
         path: &str,
         parameters: impl Iterator<Item = (&'a str, String)>,
+        json: Option<String>,
         parse: impl FnOnce(&str) -> serde_json::Result<T>,
     ) -> Result<T, Failure> {
         let mut path = path.to_owned();
@@ -396,7 +430,7 @@ impl BillSource {
             path += if path.contains('?') { "&" } else { "?" };
             path += &format!("{name}={}", encode(&value));
         }
-        let body = self.agent.get(&path)?;
+        let body = self.agent.ask(&path, json)?;
         parse(&body).map_err(|error| {
             Failure::found(format!(
                 "{}{path}: the response is not what an agent sends: {error}",

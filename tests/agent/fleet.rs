@@ -7,11 +7,12 @@ use std::sync::LazyLock;
 
 use base64::Engine;
 use gpumeter::cli::demo::{DemoScenario, HistoryExtent, HistoryPaths};
+use gpumeter::config::Config;
 use gpumeter::model::DAY;
 use gpumeter::output::serve::fleet_paths;
 use gpumeter::runtime::clock::system_now;
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::running::{Agent, PATIENCE, output, program, wait_until};
 
@@ -21,7 +22,9 @@ static EXPORTS: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     let scenario = DemoScenario::load("cluster").unwrap();
     let extent = HistoryExtent { days: 3, nodes: 3, seed: 1 };
     let end = system_now().utc.floor(DAY);
-    let history = scenario.history(&scenario.configuration().unwrap(), extent, end).unwrap();
+    let mut config = scenario.configuration().unwrap();
+    config.prices = Config::parse("prices: {currency: USD, rates: [{gpu_hour: 2.3}]}", "c").unwrap().prices;
+    let history = scenario.history(&config, extent, end).unwrap();
     std::fs::create_dir(place.path().join("exports")).unwrap();
     let [ledger, exports] = ["ledger.db", "exports"].map(|name| place.path().join(name));
     history
@@ -48,7 +51,7 @@ fn period() -> String {
     format!("{}..{}", date(day(0) - 4 * DAY.0), date(day(1)))
 }
 
-fn json(answer: (u16, String)) -> Value {
+fn parsed(answer: (u16, String)) -> Value {
     assert_eq!(answer.0, 200, "{}", answer.1);
     serde_json::from_str(&answer.1).unwrap()
 }
@@ -70,7 +73,7 @@ fn a_fleet_serves_costs_bills_and_explanations_and_obeys_its_service_manager() {
     assert_eq!(fleet.get("/-/healthy").0, 200);
     wait_until("a first look", || fleet.get("/-/ready").0 == 200);
     let period = period();
-    let costs = json(fleet.get(&format!("/api/v1/costs?group=node&period={period}")));
+    let costs = parsed(fleet.get(&format!("/api/v1/costs?group=node&period={period}")));
     assert_eq!(
         (&costs["source"]["kind"], &costs["source"]["nodes"]),
         (&"fleet".into(), &3.into()),
@@ -79,7 +82,7 @@ fn a_fleet_serves_costs_bills_and_explanations_and_obeys_its_service_manager() {
     assert_eq!(costs["command"].as_str().unwrap().split(' ').take(4).last(), Some("DIR"));
     let (from, to) = period.split_once("..").unwrap();
     let query = format!("from={from}T00:00:00Z&to={to}T00:00:00Z");
-    let bill = json(fleet.get(&format!("/api/v1/bill?{query}")));
+    let bill = parsed(fleet.get(&format!("/api/v1/bill?{query}")));
     let (from, to) = (format!("{from}T00:00:00Z"), format!("{to}T00:00:00Z"));
     let made = output(&[
         "bill",
@@ -97,7 +100,7 @@ fn a_fleet_serves_costs_bills_and_explanations_and_obeys_its_service_manager() {
     assert_eq!(costs["total"]["money"], bill["reconciliation"]["line_money"]);
     let line = &bill["lines"][0];
     let holder = line["holder"].as_str().unwrap();
-    let explained = json(fleet.get(&format!("/api/v1/explain?{query}&workload={holder}")));
+    let explained = parsed(fleet.get(&format!("/api/v1/explain?{query}&workload={holder}")));
     assert_eq!(explained["lines"][0]["holder"], line["holder"]);
     for (path, status) in [
         ("/", 200),
@@ -120,6 +123,48 @@ fn a_fleet_serves_costs_bills_and_explanations_and_obeys_its_service_manager() {
 }
 
 #[test]
+fn a_fleet_bills_with_the_prices_of_a_book() {
+    let place = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = place.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let config = file("fleet.yaml", "billing: {time_zone: UTC}\n");
+    let rates = "[{gpu_hour: 3.337}, {model: '*L40S*', gpu_hour: 0.7}]";
+    let book = file(
+        "book.yaml",
+        &format!(
+            "prices: {{currency: USD, rates: {rates}}}\nterms: [{{tenant: '*', basis: used, discount: 12.5}}]\n"
+        ),
+    );
+    let euros = file("euros.yaml", &format!("prices: {{currency: EUR, rates: {rates}}}\n"));
+    let fleet = start(place.path(), &["--config", &config]);
+    let url = format!("http://{}", fleet.address);
+    let period = period();
+    let (from, to) = period.split_once("..").unwrap();
+    let bill = |source: [&str; 2], more: &[&str]| {
+        let arguments = ["bill", source[0], source[1], "--time-zone", "UTC", "--from", from, "--to", to];
+        output(&[&arguments[..], more].concat())
+    };
+    let exports = exports();
+    let (of_server, of_files) = (["--url", &*url], ["--exports", &*exports]);
+    for more in [
+        &["--book", &*book, "--json"][..],
+        &["--book", &book, "--compare-book"],
+        &["--book", &book, "--compare-book", "--by", "node,model"],
+    ] {
+        let [one, other] = [of_server, of_files].map(|source| bill(source, more));
+        assert!(one.status.success() && other.status.success(), "{one:?}\n{other:?}");
+        assert!(one.stdout == other.stdout, "{more:?}: {one:?}\n{other:?}");
+    }
+    let refused = bill(of_server, &["--book", &euros]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{told}");
+    assert!(told.contains("the book has prices in EUR, and the account in USD"), "{told}");
+}
+
+#[test]
 fn a_reader_of_one_tenant_gets_nothing_of_others_on_any_path() {
     let place = tempfile::tempdir().unwrap();
     let hash = bcrypt::hash("x", 4).unwrap();
@@ -139,7 +184,7 @@ fn a_reader_of_one_tenant_gets_nothing_of_others_on_any_path() {
     };
     wait_until("a first look", || fleet.get("/-/ready").0 == 200);
     let costs = |user: &str, group: &str| {
-        json(ask(user, &format!("/api/v1/costs?period={}&group={group}", period())))
+        parsed(ask(user, &format!("/api/v1/costs?period={}&group={group}", period())))
     };
     let names = |costs: &Value| -> BTreeSet<String> {
         let rows = costs["rows"].as_array().unwrap().iter();
@@ -182,4 +227,23 @@ fn a_reader_of_one_tenant_gets_nothing_of_others_on_any_path() {
         let (_, nothing) = ask("none", &path);
         assert!(!nothing.contains(&format!("\"{own}\"")), "{path}: {nothing}");
     }
+    // Nor by asking at which prices others would have been billed.
+    let rates = all_nodes.iter().map(|node| {
+        json!({"kind": "gpu_hour", "selector": {"node": format!("{node}*")}, "nano": 1, "currency": "USD", "class": "spot"})
+    });
+    let book = json!({"rates": rates.collect::<Vec<_>>()}).to_string();
+    let path = format!("/api/v1/bill?{bills}");
+    let [of_one, of_root] = ["one", "root"].map(|user| {
+        let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:x"));
+        let (status, body) = fleet.post_with(&path, &format!("Authorization: Basic {encoded}\r\n"), &book);
+        assert_eq!(status, 200, "{body}");
+        body
+    });
+    assert!(of_one.contains(&format!("\"{own}\"")), "{of_one}");
+    for node in &all_nodes {
+        let rate = format!("\"{node}*\"");
+        assert_eq!(of_one.contains(&rate), own_nodes.contains(node), "{node}: {of_one}");
+        assert!(of_root.contains(&rate), "{node}");
+    }
+    assert_eq!(fleet.post_with(&path, "", &book).0, 401);
 }

@@ -35,3 +35,4 @@ mod systemd;
 mod top;
 mod unread;
 mod web;
+mod what_if;

@@ -178,10 +178,23 @@ impl Agent {
         Self::ask(address, path, "")
     }
 
+    /// Posts JSON with additional header lines.
+    pub(crate) fn post_with(&self, path: &str, headers: &str, json: &str) -> (u16, String) {
+        let address = &self.address;
+        let head = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n");
+        let length = json.len();
+        let kind = "Content-Type: application/json; charset=utf-8";
+        Self::exchange(address, &format!("{head}{kind}\r\nContent-Length: {length}\r\n\r\n{json}"))
+    }
+
     fn ask(address: &str, path: &str, headers: &str) -> (u16, String) {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n\r\n");
+        Self::exchange(address, &head)
+    }
+
+    fn exchange(address: &str, request: &str) -> (u16, String) {
         let Ok(mut stream) = TcpStream::connect(address) else { return (0, String::new()) };
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n\r\n");
         let mut answer = Vec::new();
         if stream.write_all(request.as_bytes()).is_err() || stream.read_to_end(&mut answer).is_err() {
             return (0, String::new());

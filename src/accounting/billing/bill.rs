@@ -501,6 +501,10 @@ impl Bill {
         self.keep_lines(|line| {
             visible.shows(&line.tenant, |fact| line.labels.get(fact.label()).map(String::as_str))
         });
+        // Which of the other rates were in force tells which GPUs others hold: rates may be of nodes, models and UUIDs.
+        let own = |line: &BillLine| [line.rates.time, line.rates.energy, line.rates.carbon];
+        let own: BTreeSet<i64> = self.lines.iter().flat_map(own).flatten().collect();
+        self.rates.retain(|rate| own.contains(&rate.id));
         self.hide_fleet();
         self
     }

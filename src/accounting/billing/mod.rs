@@ -5,6 +5,7 @@
 
 mod account_change;
 mod bill;
+mod book_json;
 pub mod chain;
 mod charge;
 pub mod costs;
@@ -39,6 +40,7 @@ pub use bill::{
     Bill, BillGpu, BillLine, BillRate, BillTerms, ClaimConflict, ConflictingLedger, Fleet, GpuConflict,
     Interval, LineRates, Reconciliation, SeveralCurrencies, mark_measured_energy, only_bill,
 };
+pub use book_json::LONGEST_BOOK;
 pub use charge::{Charge, ChargedSlot, charges};
 pub use day::{
     DayAccount, DayGpu, DayHeader, DayIncident, DayReasons, DayRevision, DayRow, DayTenancy, ExportedFile,

@@ -10,7 +10,8 @@ use super::terms::Terms;
 use crate::model::{MigProfile, NodeIdentity, Price, Tariff, Utc, matches_pattern, named};
 
 /// What the operator decided about prices. An empty one means that there is no money anywhere.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PriceBook {
     /// The rates, whose prices are in one currency; no two of a kind have the same selector and begin.
     pub rates: Vec<Rate>,

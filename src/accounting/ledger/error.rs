@@ -186,8 +186,8 @@ impl Error {
         })
     }
 
-    /// Whether the period that was asked for is the reason, and not the ledger.
-    pub const fn is_of_period(&self) -> bool {
+    /// Whether what was asked for is the reason, its period or its book, and not the ledger.
+    pub const fn is_of_request(&self) -> bool {
         matches!(
             self.cause,
             Cause::Currencies { .. }
@@ -196,6 +196,7 @@ impl Error {
                 | Cause::Deleted { .. }
                 | Cause::Future { .. }
                 | Cause::Costs(_)
+                | Cause::Book(_)
         )
     }
 

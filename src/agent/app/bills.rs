@@ -59,13 +59,13 @@ fn answer_bills(path: &Path, config: &BillingConfig, mut jobs: mpsc::Receiver<Bi
         });
         // The query has dropped its reference, so this is the last one.
         if let Some(reply) = Arc::into_inner(reply) {
-            let _ = reply.send(answer);
+            reply.send(answer);
         }
     }
 }
 
 fn refusal(error: Error) -> BillRefusal {
-    BillRefusal { is_of_request: error.is_of_period(), text: error.to_string() }
+    BillRefusal { is_of_request: error.is_of_request(), text: error.to_string() }
 }
 
 fn json(answer: &impl Serialize) -> Result<String, BillRefusal> {
@@ -79,6 +79,7 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
+    use hyper::body::Bytes;
     use tokio::sync::oneshot;
 
     use super::*;
@@ -86,7 +87,7 @@ mod tests {
     use crate::accounting::ledger::{Ledger, Opening};
     use crate::model::Utc;
 
-    type Answer = oneshot::Receiver<Result<String, BillRefusal>>;
+    type Answer = oneshot::Receiver<Result<Bytes, BillRefusal>>;
 
     fn ledger(directory: &tempfile::TempDir) -> PathBuf {
         let path = directory.path().join("ledger.db");
@@ -107,8 +108,8 @@ mod tests {
     }
 
     fn ask(sender: &mpsc::Sender<BillJob>, request: BillRequest) -> Answer {
-        let (reply, answer) = oneshot::channel();
-        sender.blocking_send(BillJob { question: LedgerQuestion::Bill(request), reply }).unwrap();
+        let (job, answer) = BillJob::new(LedgerQuestion::Bill(request), false);
+        sender.blocking_send(job).unwrap();
         answer
     }
 

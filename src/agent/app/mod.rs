@@ -414,7 +414,7 @@ fn site(
         page: serve::LivePage::new(config.web.external_url.as_deref()),
         owners: local_reader::start_owners(&shared.stop)?,
         local_reader: local_reader::local_reader(shared.host.users(), readers),
-        bills,
+        bills: serve::BillQueue::new(bills),
         zone: config.billing.time_zone.clone().unwrap_or_else(system_zone),
         access: Arc::clone(&shared.access),
         limits: server_limits(),

@@ -21,7 +21,7 @@ pub(super) struct AgainstOptions {
     /// Compare with what sacct --parsable2 printed to this file, by job, instead of printing the bill. Exit status 1 if any
     /// job differs. It needs the columns JobID, Elapsed (or ElapsedRaw) and AllocTRES, and uses JobIDRaw, Cluster, Account,
     /// User, Start, End, Suspended, NodeList and NNodes; with --duplicates it has all runs of requeued jobs.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "html", "by", "tenant", "spread", "compare", "split_by", "book", "over_budget"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "html", "by", "tenant", "spread", "compare", "compare_book", "split_by", "book", "over_budget"])]
     against: Option<PathBuf>,
     /// Difference that is accepted for each GPU of a job, in seconds: a job holds its GPUs from prolog to epilog.
     #[arg(long, value_name = "SECONDS", default_value = "60", requires = "against")]

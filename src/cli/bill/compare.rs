@@ -23,14 +23,39 @@ pub(super) fn report(bill: &Bill, other: &Bill, by: &BillGrouping) -> Result<Rep
         ));
     }
     let mut columns = Column::names(&by.names(), |row: &ComparedGroup| &row.names);
-    columns.extend(compared("held ", CellUnit::Hours, |row| row.held));
+    columns.extend(compared(["held A", "held B"].map(str::to_owned), CellUnit::Hours, |row| row.held));
     if let Some(currency) = bill.currency.as_ref().or(other.currency.as_ref()) {
-        columns.extend(compared(&format!("{currency} "), CellUnit::Money, |row| row.money));
+        let names = ["A", "B"].map(|name| format!("{currency} {name}"));
+        columns.extend(compared(names, CellUnit::Money, |row| row.money));
     }
     let total = ComparedGroup { names: total_names(by), ..ComparedGroup::default() };
     let table = ReportTable::new(columns, &compared_groups([other, bill], by), Some(&total)).for_people();
     let mut report = begin(bill);
     report.head = vec![format!("A: {}", period(other)), format!("B: {}", period(bill))];
+    report.parts.push(ReportPart::Table("GPU time in hours\n".to_owned(), table));
+    Ok(report)
+}
+
+/// The bill of an account by recorded prices beside that by others.
+pub(super) fn report_books(old: &Bill, new: &Bill, by: &BillGrouping) -> Result<Report, String> {
+    let account = |bill: &Bill| (bill.from, bill.to, bill.reconciliation.held);
+    if account(old) != account(new) {
+        return Err("the account changed between the two bills; ask again".to_owned());
+    }
+    let Some(currency) = &old.currency else {
+        return Err(
+            "no price was in force in this period, so there is nothing to compare with; leave --compare-book out"
+                .to_owned(),
+        );
+    };
+    let mut columns = Column::names(&by.names(), |row: &ComparedGroup| &row.names);
+    let held = |row: &ComparedGroup| ReportCell::Amount(row.held[0]);
+    columns.push(Column::new("held", CellUnit::Hours, held).always());
+    let names = ["old", "new"].map(|name| format!("{currency} {name}"));
+    columns.extend(compared(names, CellUnit::Money, |row| row.money));
+    let total = ComparedGroup { names: total_names(by), ..ComparedGroup::default() };
+    let table = ReportTable::new(columns, &compared_groups([old, new], by), Some(&total)).for_people();
+    let mut report = begin(old);
     report.parts.push(ReportPart::Table("GPU time in hours\n".to_owned(), table));
     Ok(report)
 }
@@ -58,13 +83,13 @@ fn compared_groups(bills: [&Bill; 2], by: &BillGrouping) -> Vec<ComparedGroup> {
 }
 
 fn compared<'a>(
-    name: &str,
+    [one, other]: [String; 2],
     unit: CellUnit,
     of: fn(&ComparedGroup) -> [i128; 2],
 ) -> [Column<'a, ComparedGroup>; 3] {
     [
-        Column::new(format!("{name}A"), unit, move |row| ReportCell::Amount(of(row)[0])).always(),
-        Column::new(format!("{name}B"), unit, move |row| ReportCell::Amount(of(row)[1])).always(),
+        Column::new(one, unit, move |row| ReportCell::Amount(of(row)[0])).always(),
+        Column::new(other, unit, move |row| ReportCell::Amount(of(row)[1])).always(),
         Column::new("change", unit, move |row| ReportCell::Amount(of(row)[1] - of(row)[0])).always(),
     ]
 }

@@ -20,7 +20,7 @@ use crate::runtime::file::{self, Durability};
 pub(super) struct FocusOptions {
     /// Write the rows of FOCUS 1.3, one for each local day, tenant, workload, GPU slot and rate, into a file that ends in
     /// .csv or .parquet; - is CSV to standard output.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "html", "json", "by", "spread", "compare", "split_by", "over_budget", "against", "tenant"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "html", "json", "by", "spread", "compare", "compare_book", "split_by", "over_budget", "against", "tenant"])]
     focus: Option<PathBuf>,
     /// BillingAccountId and BillingAccountName of FOCUS, instead of billing.account of the agent.
     #[arg(long, value_name = "NAME", requires = "focus")]

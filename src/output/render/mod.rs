@@ -31,7 +31,7 @@ pub use history::{
 };
 pub use json::{json, to_json};
 pub use otlp::{OtlpEncoder, OtlpResource, native_name, native_unit};
-pub use page::{PageCache, PublishedSnapshot, SharedDocument};
+pub use page::{PageCache, PublishedSnapshot, SharedDocument, gzip};
 pub use summarize::{MOST_LISTED, SummarySource, list_processes, report_history, summarize};
 pub use summary::*;
 pub use walk::{Labels, Sample, Sink, Value, walk};

@@ -127,7 +127,7 @@ impl PublishedSnapshot {
     }
 }
 
-fn gzip(page: &[u8]) -> Bytes {
+pub fn gzip(page: &[u8]) -> Bytes {
     // A page shrinks to a twentieth; level 6 would take three times as long for a quarter less.
     let mut encoder = GzEncoder::new(Vec::with_capacity(page.len() / 8), Compression::fast());
     // Writing to memory does not fail.

@@ -4,20 +4,30 @@
 //! comes back as JSON. A slow bill delays neither metrics nor ticks. A query has `from`, `to`, `time_zone` and `by`, each at most
 //! once, for an explanation what selects lines instead of `by`, for costs what [`CostRequest::parse`] reads, and nothing else, so that
 //! a mistyped name is an error and not a bill of another period.
+//!
+//! A bill may be asked with prices of its own, which are the body of a POST. Nothing is stored. A browser asks before it sends JSON
+//! to another site, and no answer here allows it.
 
 use std::time::Duration;
 
-use hyper::StatusCode;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Body, Bytes};
+use hyper::header::CONTENT_TYPE;
+use hyper::{Request, StatusCode};
 use jiff::tz::TimeZone;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::accounting::billing::BillRequest;
+use super::response::JSON;
 use crate::accounting::billing::costs::CostRequest;
+use crate::accounting::billing::{BillRequest, LONGEST_BOOK, PriceBook};
 use crate::config::decode_percent;
 use crate::model::VisibleAccount;
+use crate::output::render::gzip;
 use crate::runtime::clock::system_now;
+
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What the thread that reads the ledger answers.
 #[derive(Clone, Debug)]
@@ -39,8 +49,53 @@ pub(super) enum LedgerAnswer {
 #[derive(Debug)]
 pub struct BillJob {
     pub question: LedgerQuestion,
-    /// Receives the answer as JSON; closed when nothing waits for it any more.
-    pub reply: oneshot::Sender<Result<String, BillRefusal>>,
+    pub reply: BillReply,
+}
+
+/// Takes the answer as JSON.
+#[derive(Debug)]
+pub struct BillReply {
+    sender: oneshot::Sender<Result<Bytes, BillRefusal>>,
+    wants_gzip: bool,
+}
+
+impl BillJob {
+    /// A job, and where its answer comes.
+    pub fn new(
+        question: LedgerQuestion,
+        wants_gzip: bool,
+    ) -> (Self, oneshot::Receiver<Result<Bytes, BillRefusal>>) {
+        let (sender, answer) = oneshot::channel();
+        (Self { question, reply: BillReply { sender, wants_gzip } }, answer)
+    }
+}
+
+impl BillReply {
+    /// Whether nothing waits for it any more.
+    pub fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Compresses the answer here, since that of a large one would hold up all other requests, and sends it.
+    pub fn send(self, answer: Result<String, BillRefusal>) {
+        let encode = |text: String| if self.wants_gzip { gzip(text.as_bytes()) } else { text.into() };
+        // The one that asked may have left.
+        let _ = self.sender.send(answer.map(encode));
+    }
+}
+
+/// The way to the thread that answers.
+#[derive(Debug)]
+pub struct BillQueue {
+    jobs: mpsc::Sender<BillJob>,
+    /// For a bill with a book, which costs more than others: one at a time.
+    with_book: Semaphore,
+}
+
+impl BillQueue {
+    pub fn new(jobs: mpsc::Sender<BillJob>) -> Self {
+        Self { jobs, with_book: Semaphore::new(1) }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,15 +105,21 @@ pub struct BillRefusal {
     pub text: String,
 }
 
-/// The answer as JSON, or the status and text of the error.
+/// The answer as JSON, compressed on request, or the status and text of the error.
 pub(super) async fn request_bill(
-    bills: &mpsc::Sender<BillJob>,
+    bills: &BillQueue,
     question: LedgerQuestion,
+    wants_gzip: bool,
     limit: Duration,
-) -> Result<String, (StatusCode, String)> {
+) -> Result<Bytes, (StatusCode, String)> {
     let unavailable = |line: &str| (StatusCode::SERVICE_UNAVAILABLE, line.to_owned());
-    let (reply, answer) = oneshot::channel();
-    bills.try_send(BillJob { question, reply }).map_err(|error| match error {
+    let has_book = matches!(&question, LedgerQuestion::Bill(request) if request.book.is_some());
+    let _permit = match has_book.then(|| bills.with_book.try_acquire()).transpose() {
+        Ok(permit) => permit,
+        Err(_) => return Err(unavailable("another bill with other prices is being made; try again soon")),
+    };
+    let (job, answer) = BillJob::new(question, wants_gzip);
+    bills.jobs.try_send(job).map_err(|error| match error {
         TrySendError::Full(_) => unavailable("too many bills are requested at once; try again"),
         TrySendError::Closed(_) => unavailable("this agent has no ledger to read; its log says why"),
     })?;
@@ -70,6 +131,37 @@ pub(super) async fn request_bill(
         Err(_) => {
             let line = format!("no bill within {} s; request a shorter period", limit.as_secs_f64());
             Err((StatusCode::GATEWAY_TIMEOUT, line))
+        }
+    }
+}
+
+/// Reads the prices and terms in the body of a request, which is never longer in memory than a book may be.
+pub(super) async fn read_book<B>(
+    request: &mut Request<B>,
+    limit: Duration,
+) -> Result<PriceBook, (StatusCode, String)>
+where
+    B: Body<Error: Into<BoxError>> + Unpin,
+{
+    let refused = |status, line: &str| Err((status, line.to_owned()));
+    let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if !essence.eq_ignore_ascii_case(JSON) {
+        let line = "prices and terms are JSON; send them with Content-Type: application/json";
+        return refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, line);
+    }
+    match timeout(limit, Limited::new(request.body_mut(), LONGEST_BOOK).collect()).await {
+        Ok(Ok(body)) => {
+            PriceBook::from_json(&body.to_bytes()).map_err(|line| (StatusCode::BAD_REQUEST, line))
+        }
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            let line = "the book is longer than 64 KiB; give fewer rates";
+            refused(StatusCode::PAYLOAD_TOO_LARGE, line)
+        }
+        Ok(Err(error)) => refused(StatusCode::BAD_REQUEST, &format!("the book ended early: {error}")),
+        Err(_) => {
+            let line = format!("the book did not arrive within {} s", limit.as_secs_f64());
+            refused(StatusCode::REQUEST_TIMEOUT, &line)
         }
     }
 }

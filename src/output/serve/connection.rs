@@ -86,11 +86,11 @@ where
 }
 
 async fn respond(
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     context: Arc<RequestContext>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let in_progress = context.activity.begin_response();
-    let response = reply_to(&request, context.arrival, &context.site).await;
+    let response = reply_to(&mut request, context.arrival, &context.site).await;
     context.site.served.server().requests.count(response.status().as_u16());
     Ok(response.map(|body| Full::new(in_progress.write(body))))
 }

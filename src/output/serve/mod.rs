@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 pub use accept::run;
-pub use bill::{BillJob, BillRefusal, LedgerQuestion};
+pub use bill::{BillJob, BillQueue, BillRefusal, BillReply, LedgerQuestion};
 pub use fleet::{FleetStatus, Look};
 pub use latest::LatestSnapshot;
 pub use listen::{
@@ -130,7 +130,7 @@ pub struct Site {
     pub owners: mpsc::Sender<OwnerRequest>,
     /// Returns what a user of this host may see; it never waits.
     pub local_reader: LocalReader,
-    pub bills: mpsc::Sender<BillJob>,
+    pub bills: BillQueue,
     /// The time zone of bills whose request names none.
     pub zone: TimeZone,
     pub access: Arc<Access>,

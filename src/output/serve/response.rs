@@ -67,7 +67,7 @@ pub(super) fn with(mut response: PageResponse, name: HeaderName, value: &'static
 }
 
 /// Every status that the server uses; all are exported from 0 on, so that a first error is an increase.
-const CODES: [u16; 15] = [200, 304, 400, 401, 403, 404, 405, 408, 413, 414, 429, 431, 500, 503, 504];
+const CODES: [u16; 16] = [200, 304, 400, 401, 403, 404, 405, 408, 413, 414, 415, 429, 431, 500, 503, 504];
 
 #[derive(Debug, Default)]
 pub struct Requests {

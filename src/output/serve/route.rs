@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use hyper::body::{Body, Bytes};
+use hyper::body::Body;
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, HeaderMap, RETRY_AFTER, VARY,
 };
 use hyper::{Method, Request, StatusCode};
 use tokio::time::sleep;
 
-use super::bill::{LedgerAnswer, parse_query, request_bill};
+use super::bill::{BoxError, LedgerAnswer, LedgerQuestion, parse_query, read_book, request_bill};
 use super::connection::Arrival;
 use super::fleet::TEXT_FORMAT;
 use super::listen::MetricNames;
@@ -18,10 +18,11 @@ use super::page::PageFile;
 use super::response::{JSON, PageResponse, Refusal, busy, error, respond_with, text, with};
 use super::security::Security;
 use super::{AgentSite, NO_SNAPSHOT, Served, Site, live};
+use crate::accounting::billing::{BillRequest, LONGEST_BOOK};
 use crate::model::VisibleAccount;
 use crate::output::render::{self, PageFormat, PublishedSnapshot};
 
-/// No path reads the body of a request; a longer one closes the connection.
+/// A longer body closes the connection where none is read.
 const LONGEST_BODY: u64 = 16 * 1024;
 
 #[derive(Clone, Copy)]
@@ -122,6 +123,11 @@ impl Route {
         found.filter(|endpoint| endpoint.is_served_by(&site.served))
     }
 
+    /// Whether it is also asked with prices, by POST.
+    const fn takes_book(&self) -> bool {
+        matches!(self.answer, Answer::FromLedger(LedgerAnswer::Bill))
+    }
+
     const fn is_served_by(&self, served: &Served) -> bool {
         !matches!((self.answer, served), (Answer::OfAgent(_), Served::Fleet(_)))
     }
@@ -137,19 +143,25 @@ impl Site {
     }
 }
 
-pub(super) async fn reply_to<B: Body>(request: &Request<B>, arrival: Arrival, site: &Site) -> PageResponse {
+pub(super) async fn reply_to<B>(request: &mut Request<B>, arrival: Arrival, site: &Site) -> PageResponse
+where
+    B: Body<Error: Into<BoxError>> + Unpin,
+{
     let security = site.access.current();
     let mut response = authenticate(request, arrival, site, &security).await;
     security.add_headers(response.headers_mut());
     response
 }
 
-async fn authenticate<B: Body>(
-    request: &Request<B>,
+async fn authenticate<B>(
+    request: &mut Request<B>,
     arrival: Arrival,
     site: &Site,
     security: &Security,
-) -> PageResponse {
+) -> PageResponse
+where
+    B: Body<Error: Into<BoxError>> + Unpin,
+{
     let path = request.uri().path();
     if !security.allows_request() {
         let line = "more requests than web.rate_limit allows; send fewer";
@@ -162,7 +174,7 @@ async fn authenticate<B: Body>(
     }
     match site.access.passwords.user(request.headers(), arrival.ends.peer(), security).await {
         Ok(user) => route(request, endpoint, Some(security.visible_to(&user)), arrival, site).await,
-        Err(refusal) => refusal.response(path),
+        Err(refusal) => refusal.response(request.uri().path()),
     }
 }
 
@@ -218,24 +230,20 @@ async fn local_reader(ends: Ends, site: &Site) -> Result<VisibleAccount, Refusal
     ))
 }
 
-async fn route<B: Body>(
-    request: &Request<B>,
+async fn route<B>(
+    request: &mut Request<B>,
     endpoint: Option<Route>,
     user: Option<VisibleAccount>,
     Arrival { ends, names }: Arrival,
     site: &Site,
-) -> PageResponse {
+) -> PageResponse
+where
+    B: Body<Error: Into<BoxError>> + Unpin,
+{
     let path = request.uri().path();
     let Some(endpoint) = endpoint else { return no_such_page(path) };
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let refused =
-            error(StatusCode::METHOD_NOT_ALLOWED, path, "the agent cannot be changed over HTTP; use GET");
-        return with(refused, ALLOW, "GET, HEAD");
-    }
-    if request.body().size_hint().lower() > LONGEST_BODY {
-        let refused =
-            error(StatusCode::PAYLOAD_TOO_LARGE, path, "request bodies are not accepted; send none");
-        return with(refused, CONNECTION, "close");
+    if let Some(refused) = refused_form(request, endpoint) {
+        return refused;
     }
     let visible = match check_access(request, endpoint.audience, user, ends, site).await {
         Ok(visible) => visible,
@@ -255,6 +263,24 @@ async fn route<B: Body>(
         },
         Answer::FromLedger(answer) => from_reader(request, answer, visible, site).await,
     }
+}
+
+/// The refusal of a request for its method or length.
+fn refused_form<B: Body>(request: &Request<B>, endpoint: Route) -> Option<PageResponse> {
+    let path = request.uri().path();
+    let has_book = endpoint.takes_book() && *request.method() == Method::POST;
+    if !has_book && !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let refused =
+            error(StatusCode::METHOD_NOT_ALLOWED, path, "the agent cannot be changed over HTTP; use GET");
+        let allowed = if endpoint.takes_book() { "GET, HEAD, POST" } else { "GET, HEAD" };
+        return Some(with(refused, ALLOW, allowed));
+    }
+    let (longest, line) = match has_book {
+        true => (LONGEST_BOOK as u64, "the book is longer than 64 KiB; give fewer rates"),
+        false => (LONGEST_BODY, "request bodies are not accepted; send none"),
+    };
+    let is_longer = request.body().size_hint().lower() > longest;
+    is_longer.then(|| with(error(StatusCode::PAYLOAD_TOO_LARGE, path, line), CONNECTION, "close"))
 }
 
 fn no_such_page(path: &str) -> PageResponse {
@@ -363,21 +389,38 @@ fn ready(call: &Call<'_>) -> PageResponse {
 }
 
 async fn from_reader<B>(
-    request: &Request<B>,
+    request: &mut Request<B>,
     answer: LedgerAnswer,
     visible: VisibleAccount,
     site: &Site,
-) -> PageResponse {
-    let path = request.uri().path();
+) -> PageResponse
+where
+    B: Body<Error: Into<BoxError>> + Unpin,
+{
     let question = match parse_query(request.uri().query(), answer, &site.zone, visible) {
         Ok(question) => question,
-        Err(line) => return error(StatusCode::BAD_REQUEST, path, &line),
+        Err(line) => return error(StatusCode::BAD_REQUEST, request.uri().path(), &line),
     };
-    match request_bill(&site.bills, question, site.limits.bill).await {
+    let question = match question {
+        LedgerQuestion::Bill(bill) if *request.method() == Method::POST => {
+            match read_book(request, site.limits.head).await {
+                Ok(book) => LedgerQuestion::Bill(BillRequest { book: Some(book), ..bill }),
+                Err((status, line)) => {
+                    // What is left of the body is not read.
+                    return with(error(status, request.uri().path(), &line), CONNECTION, "close");
+                }
+            }
+        }
+        question => question,
+    };
+    let wants_gzip = accepts_gzip(request.headers());
+    match request_bill(&site.bills, question, wants_gzip, site.limits.bill).await {
         // What one reader may see is nothing for the next one behind a proxy.
         Ok(answer) => {
-            with(respond_with(StatusCode::OK, JSON, Bytes::from(answer)), CACHE_CONTROL, "no-store")
+            let response = with(respond_with(StatusCode::OK, JSON, answer), CACHE_CONTROL, "no-store");
+            let response = with(response, VARY, "accept-encoding");
+            if wants_gzip { with(response, CONTENT_ENCODING, "gzip") } else { response }
         }
-        Err((status, line)) => error(status, path, &line),
+        Err((status, line)) => error(status, request.uri().path(), &line),
     }
 }

@@ -15,7 +15,7 @@ use gpumeter::model::snapshot::{AgentEntry, AgentNumber, HourlyUse, Roster, Snap
 use gpumeter::model::{HowHeld, Nanoseconds, Stamp, Utc, VisibleAccount};
 use gpumeter::output::render::{PageCache, PageFormat, PublishedSnapshot};
 use gpumeter::output::serve::{
-    Access, AgentSite, AgentStatus, BillJob, BillRefusal, LedgerQuestion, LivePage, MetricNames,
+    Access, AgentSite, AgentStatus, BillJob, BillQueue, BillRefusal, LedgerQuestion, LivePage, MetricNames,
     OwnerRequest, Passwords, Security, Served, ServerLimits, Site, bind, run,
 };
 use hyper::body::Bytes;
@@ -90,7 +90,7 @@ impl Agent {
             page,
             owners: find_owners(Arc::clone(&owners)),
             local_reader: Box::new(|_| Some(VisibleAccount::Everything)),
-            bills: questions,
+            bills: BillQueue::new(questions),
             zone: TimeZone::UTC,
             access: Arc::new(Access::new(security, passwords())),
             limits,
@@ -463,7 +463,7 @@ fn a_bill_comes_from_the_ledger_with_its_errors() {
         write!(stream, "GET /api/v1/bill{query} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").unwrap();
         let job = agent.bills.blocking_recv().unwrap();
         let LedgerQuestion::Bill(request) = job.question else { panic!("{:?}", job.question) };
-        job.reply.send(reply).unwrap();
+        job.reply.send(reply);
         ([request.from, request.to], one(&mut stream))
     };
     let (asked, answer) = ask("?from=2026-10-01&to=2026%2D11%2D01", Ok(r#"{"rows":[]}"#.to_owned()));
@@ -504,9 +504,108 @@ fn a_bill_comes_from_the_ledger_with_its_errors() {
     let filters: Vec<_> =
         request.filters.asked().into_iter().map(|(name, values)| (name, values.len())).collect();
     assert_eq!(filters, [("attribute:owner".to_owned(), 1), ("node".to_owned(), 2)]);
-    job.reply.send(Ok("{}".to_owned())).unwrap();
+    job.reply.send(Ok("{}".to_owned()));
     let answer = one(&mut stream);
     assert!(answer.contains("cache-control: no-store"), "{answer}");
+}
+
+/// The head of a request that bills with a book of that length.
+fn book_head(length: usize) -> String {
+    format!(
+        "POST /api/v1/bill HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    )
+}
+
+const BOOK: &str =
+    r#"{"rates":[{"kind":"gpu_hour","selector":{},"nano":2000000000,"currency":"EUR","class":"spot"}]}"#;
+
+#[test]
+fn a_bill_with_a_book_is_made_one_at_a_time() {
+    let mut agent = Agent::start(patient());
+    let mut first = agent.connect();
+    write!(first, "{}{BOOK}", book_head(BOOK.len())).unwrap();
+    let job = agent.bills.blocking_recv().unwrap();
+    let LedgerQuestion::Bill(request) = &job.question else { panic!("{:?}", job.question) };
+    assert_eq!(request.book.as_ref().unwrap().rates[0].nano, 2_000_000_000);
+    let second = agent.send(&format!("{}{BOOK}", book_head(BOOK.len())));
+    assert_eq!(status(&second), 503);
+    assert!(body(&second).contains("another bill with other prices is being made"), "{second}");
+    // One without prices waits for its turn.
+    let mut other = agent.connect();
+    write!(other, "GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n").unwrap();
+    let waiting = agent.bills.blocking_recv().unwrap();
+    job.reply.send(Ok("{}".to_owned()));
+    assert_eq!(body(&rest(&mut first)), "{}");
+    waiting.reply.send(Ok("{}".to_owned()));
+    let mut compressed = vec![0; 4096];
+    let length = other.read(&mut compressed).unwrap();
+    let compressed = &compressed[..length];
+    let head = String::from_utf8_lossy(compressed);
+    assert!(
+        head.contains("content-encoding: gzip\r\n") && head.contains("vary: accept-encoding\r\n"),
+        "{head}"
+    );
+    let begin = compressed.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&compressed[begin..]).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "{}");
+    // The first one is over, also for one whose client left.
+    let mut third = agent.connect();
+    write!(third, "{}{BOOK}", book_head(BOOK.len())).unwrap();
+    let job = agent.bills.blocking_recv().unwrap();
+    drop(third);
+    eventually(|| job.reply.is_closed());
+    let mut fourth = agent.connect();
+    write!(fourth, "{}{BOOK}", book_head(BOOK.len())).unwrap();
+    assert!(agent.bills.blocking_recv().is_some());
+}
+
+#[test]
+fn a_book_is_json_of_64_kib_at_most_that_arrives_in_time() {
+    let agent = Agent::start(ServerLimits { head: Duration::from_millis(300), ..patient() });
+    let told = |request: &str| {
+        let answer = agent.send(request);
+        (status(&answer), body(&answer).to_owned())
+    };
+    let form = "Content-Type: application/json";
+    for (kind, expected) in
+        [("", 415), ("Content-Type: text/plain", 415), ("Content-Type: application/json-seq", 415)]
+    {
+        let head = book_head(BOOK.len()).replace(form, if kind.is_empty() { "X: y" } else { kind });
+        assert_eq!(told(&format!("{head}{BOOK}")).0, expected, "{kind}");
+    }
+    for (book, words) in [
+        ("{", "the book is not JSON: "),
+        ("", "the book is not JSON: "),
+        (r#"{"rates":[],"paths":["/etc"]}"#, "the unknown field paths"),
+        (r#"{"rates":[]}"#, "the book has no prices"),
+    ] {
+        let (code, answer) = told(&format!("{}{book}", book_head(book.len())));
+        assert!(code == 400 && answer.contains(words), "{book}: {code} {answer}");
+    }
+    let (code, answer) = told(&book_head(64 * 1024 + 1));
+    assert!(code == 413 && answer.contains("longer than 64 KiB"), "{code} {answer}");
+    // The length is counted while it is read, if none is said.
+    let mut chunked = agent.connect();
+    let head = book_head(0).replace("Content-Length: 0", "Transfer-Encoding: chunked");
+    write!(chunked, "{head}10001\r\n").unwrap();
+    let _ = chunked.write_all(&[b' '; 0x10001]);
+    assert_eq!(status(&one(&mut chunked)), 413);
+    // A spaced book of just that length is read.
+    let spaced = format!("{}{}", " ".repeat(64 * 1024 - 1), "[");
+    let (code, answer) = told(&format!("{}{spaced}", book_head(spaced.len())));
+    assert!(code == 400 && answer.contains("not JSON"), "{code} {answer}");
+    assert_eq!(told(&format!("{}{{", book_head(2))).0, 408);
+    for path in ["/api/v1/explain", "/api/v1/costs", "/api/v1/summary", "/costs"] {
+        let request = format!("{}{BOOK}", book_head(BOOK.len())).replace("/api/v1/bill", path);
+        assert_eq!(told(&request).0, 405, "{path}");
+    }
+    let put = format!("{}{BOOK}", book_head(BOOK.len())).replacen("POST", "PUT", 1);
+    let refused = agent.send(&put);
+    assert!(status(&refused) == 405 && refused.contains("allow: GET, HEAD, POST\r\n"), "{refused}");
+    let foreign = format!("{}{BOOK}", book_head(BOOK.len())).replace("localhost", "evil.example");
+    assert_eq!(told(&foreign).0, 403);
+    assert_eq!(told(&format!("{}{BOOK}", book_head(BOOK.len())).replacen("bill", "bill?form=1", 1)).0, 400);
 }
 
 #[test]
@@ -562,7 +661,7 @@ fn a_connection_that_waits_for_an_answer_is_not_idle() {
     for _ in 0..3 {
         assert_eq!(rest(&mut agent.answered_connection()), "");
     }
-    request.reply.send(Ok("[]".to_owned())).unwrap();
+    request.reply.send(Ok("[]".to_owned()));
     assert_eq!(body(&one(&mut waiting)), "[]");
     assert_eq!(rest(&mut waiting), "", "after the answer it is idle");
 }
@@ -675,7 +774,7 @@ fn a_new_connection_is_refused_while_all_are_being_answered() {
     let answer = agent.get("/metrics");
     assert_eq!((status(&answer), body(&answer)), (503, "all connections are busy; try again soon\n"));
     assert!(answer.contains("retry-after: 1\r\n"));
-    request.reply.send(Ok("{}".to_owned())).unwrap();
+    request.reply.send(Ok("{}".to_owned()));
     assert_eq!(body(&one(&mut waiting)), "{}");
     assert_eq!(status(&agent.get("/metrics")), 200, "the idle one gives way");
     assert_eq!(rest(&mut waiting), "");
@@ -703,7 +802,7 @@ fn a_stop_closes_idle_connections_and_finishes_answers_in_progress() {
     let address = agent.address;
     let answerer = std::thread::spawn(move || {
         eventually(|| TcpStream::connect(address).is_err());
-        request.reply.send(Ok("{}".to_owned())).unwrap();
+        request.reply.send(Ok("{}".to_owned()));
     });
     agent.stop();
     answerer.join().unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::FleetShared;
 use super::statements::KnownStatements;
@@ -16,13 +16,11 @@ use crate::accounting::day_files::{
     CacheError, CostCacheReader, ExportError, ExportSource, make_bills_unless,
 };
 use crate::model::VisibleAccount;
-use crate::output::serve::{BillJob, BillRefusal, LedgerQuestion};
+use crate::output::serve::{BillJob, BillRefusal, BillReply, LedgerQuestion};
 use crate::runtime::thread::{self, Thread};
 
 /// Further requests are refused at once.
 const QUEUE_LENGTH: usize = 16;
-
-type Reply = oneshot::Sender<Result<String, BillRefusal>>;
 
 #[derive(Clone)]
 pub(super) struct Answers {
@@ -73,7 +71,7 @@ impl Answers {
                         files.try_send(BillJob { question, reply })
                     {
                         let text = "another bill is being made from the exports; try again soon".to_owned();
-                        let _ = job.reply.send(Err(BillRefusal { is_of_request: false, text }));
+                        job.reply.send(Err(BillRefusal { is_of_request: false, text }));
                     }
                 }
             }
@@ -127,7 +125,7 @@ impl Answers {
         let (directory, expected) = (self.exports.as_path(), Vec::new());
         let source = ExportSource { directory, expected, skip_damaged: true, digests: false };
         let made = make_bills_unless(&source, request, is_cancelled).map_err(|error| {
-            let is_of_request = matches!(error, ExportError::Grid(_));
+            let is_of_request = matches!(error, ExportError::Grid(_) | ExportError::Book(_));
             BillRefusal { is_of_request, text: error.to_string() }
         })?;
         let config = &self.shared.config().billing;
@@ -141,7 +139,7 @@ impl Answers {
 }
 
 /// Answers a job, unless nobody waits for it any more; the work is told when that becomes so.
-fn answer<F>(reply: Reply, shared: &Arc<FleetShared>, work: F)
+fn answer<F>(reply: BillReply, shared: &Arc<FleetShared>, work: F)
 where
     F: FnOnce(Box<dyn Fn() -> bool + Send + Sync>) -> Result<String, BillRefusal>,
 {
@@ -153,7 +151,7 @@ where
     let answer = work(Box::new(move || receiver.is_closed() || stop.is_called()));
     // The work has dropped its reference, so this is the last one.
     if let Some(reply) = Arc::into_inner(reply) {
-        let _ = reply.send(answer);
+        reply.send(answer);
     }
 }
 

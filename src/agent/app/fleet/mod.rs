@@ -125,7 +125,7 @@ fn site(answers: Answers) -> Result<serve::Site, StartError> {
         owners: start_owners(&shared.stop)?,
         local_reader: local_reader(&users, readers),
         zone: answers.reader.zone().clone(),
-        bills: answers.start()?,
+        bills: serve::BillQueue::new(answers.start()?),
         access: Arc::clone(&shared.access),
         limits: serve::ServerLimits { bill: LONGEST_ANSWER, ..server_limits() },
     })
