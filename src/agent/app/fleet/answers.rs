@@ -3,10 +3,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 use serde::Serialize;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::FleetShared;
 use super::statements::KnownStatements;
@@ -33,16 +33,21 @@ pub(super) struct Answers {
 impl Answers {
     pub(super) fn start(self) -> Result<mpsc::Sender<BillJob>, thread::Error> {
         let (sender, jobs) = mpsc::channel(QUEUE_LENGTH);
-        // Nothing waits in it: a job is taken by a thread that is free, or refused.
-        let (files, of_files) = sync_channel::<BillJob>(0);
+        // A job comes with the only place, or is refused.
+        let (files, of_files) = sync_channel::<(BillJob, OwnedSemaphorePermit)>(1);
         let bills = self.clone();
         let stop = self.shared.stop.clone();
         Thread::start_again("bills", &stop, move || {
-            while let Ok(BillJob { question, reply }) = of_files.recv() {
+            while let Ok((BillJob { question, reply }, place)) = of_files.recv() {
                 if bills.shared.stop.is_called() {
                     return;
                 }
-                answer(reply, &bills.shared, |is_cancelled| bills.read_files(question, &is_cancelled));
+                answer(reply, &bills.shared, |is_cancelled| {
+                    let answer = bills.read_files(question, &is_cancelled);
+                    // Whoever has the answer may ask again.
+                    drop(place);
+                    answer
+                });
             }
         })?;
         let mut statements = KnownStatements::new(self.statements.clone());
@@ -53,9 +58,10 @@ impl Answers {
     fn answer_all(
         &self,
         mut jobs: mpsc::Receiver<BillJob>,
-        files: &SyncSender<BillJob>,
+        files: &SyncSender<(BillJob, OwnedSemaphorePermit)>,
         statements: &mut KnownStatements,
     ) {
+        let of_files = Arc::new(Semaphore::new(1));
         while let Some(BillJob { question, reply }) = jobs.blocking_recv() {
             if self.shared.stop.is_called() {
                 return;
@@ -66,14 +72,14 @@ impl Answers {
                         self.costs(&request, statements, is_cancelled)
                     });
                 }
-                question => {
-                    if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) =
-                        files.try_send(BillJob { question, reply })
-                    {
+                question => match Arc::clone(&of_files).try_acquire_owned() {
+                    // The thread is gone where the server stops.
+                    Ok(place) => drop(files.try_send((BillJob { question, reply }, place))),
+                    Err(_) => {
                         let text = "another bill is being made from the exports; try again soon".to_owned();
-                        job.reply.send(Err(BillRefusal { is_of_request: false, text }));
+                        reply.send(Err(BillRefusal { is_of_request: false, text }));
                     }
-                }
+                },
             }
         }
     }
