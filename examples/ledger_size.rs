@@ -11,8 +11,9 @@ use gpumeter::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch};
 use gpumeter::accounting::billing::{BillRequest, PriceBook, Rate, RateKind, RateSelector};
 use gpumeter::accounting::ledger::{Ledger, Opening, Reader, Retention};
 use gpumeter::model::{
-    ActivitySource, Amounts, Evidence, Fact, Facts, GpuId, Grade, HOUR, Holder, HolderId, HolderKind, Method,
-    Microjoules, Nanoseconds, Parts, Row, Run, RunKey, Settlement, ShapeKey, SlotId, Stamp, Tariff, Use, Utc,
+    ActivitySource, Amounts, Evidence, Fact, Facts, GpuId, Grade, HOUR, Holder, HolderId, HolderKind,
+    HoldingSource, Method, Microjoules, Nanoseconds, Parts, Row, Run, RunKey, Settlement, ShapeKey, SlotId,
+    Stamp, Tariff, Use, Utc,
 };
 use gpumeter::runtime::clock::processor_time;
 use rusqlite::Connection;
@@ -199,7 +200,8 @@ fn row(holder: HolderId, minute: u64, random: &mut Random) -> Row {
         memory_peak: 1 + random.below(80 << 30),
     };
     let (grade, method, source) = (Grade::Measured, Method::Observed, ActivitySource::Gpm);
-    Row { slot: SlotId::default(), holder, amounts, grade, method, source }
+    let granted_by = Some(HoldingSource::Slurm);
+    Row { slot: SlotId::default(), holder, amounts, grade, method, source, granted_by }
 }
 
 /// Evidence as if each job had the GPU alone: shares of a job stay within 20 % of each other for an hour.

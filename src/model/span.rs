@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Amounts, Evidence, Fraction, Grade, HolderId, Holding, Method, Microjoules, Nanoseconds, Series,
-    TickShares, Utc, WHOLE_SHARE, named,
+    Amounts, Evidence, Fraction, Grade, HolderId, Holding, HoldingSource, Method, Microjoules, Nanoseconds,
+    Series, TickShares, Utc, WHOLE_SHARE, named,
 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -242,6 +242,8 @@ pub struct Row {
     /// Bridged if any of it was.
     pub method: Method,
     pub source: ActivitySource,
+    /// By whom its last holding in the window was granted; none where it held nothing.
+    pub granted_by: Option<HoldingSource>,
 }
 
 impl Row {
@@ -253,14 +255,17 @@ impl Row {
             grade: Grade::Measured,
             method: Method::Observed,
             source: ActivitySource::None,
+            granted_by: None,
         }
     }
 
+    /// Adds a row of the next window.
     pub fn add(&mut self, other: &Self) {
         self.amounts.add(&other.amounts);
         self.grade = self.grade.max(other.grade);
         self.method = self.method.max(other.method);
         self.source = self.source.max(other.source);
+        self.granted_by = other.granted_by.or(self.granted_by);
     }
 }
 

@@ -20,7 +20,7 @@ fn number(value: &Value, key: &str) -> u64 {
     value[key].as_str().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{key} in {value}"))
 }
 
-/// Asserts L1 and L2 on every line and GPU, exactly.
+/// Asserts L1 and L2 on every line and GPU, exactly, and that what was held says who granted it.
 fn check(bill: &Value) {
     let mut held: BTreeMap<&str, u64> = BTreeMap::new();
     let mut used: BTreeMap<&str, u64> = BTreeMap::new();
@@ -28,6 +28,8 @@ fn check(bill: &Value) {
         let uuid = line["uuid"].as_str().unwrap();
         let parts = ["within_ns", "lent_ns", "idle_ns", "unmeasured_ns", "unavailable_ns"];
         assert_eq!(number(line, "held_ns"), parts.iter().map(|part| number(line, part)).sum::<u64>());
+        let is_granted = number(line, "held_ns") > 0 && !line["holder"].as_str().unwrap().starts_with("__");
+        assert_eq!(line["granted_by"].is_array(), is_granted, "{line}");
         *held.entry(uuid).or_default() += number(line, "held_ns");
         *used.entry(uuid).or_default() += number(line, "used_ns");
     }

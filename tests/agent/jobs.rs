@@ -148,7 +148,7 @@ impl Node {
             "Job 211 Bill of demo-node ",
             "slurm:alpha/211 on GPU 0 (",
             "slurm:alpha/211.0 on GPU 0 (",
-            "1/1 of the GPU at the end of the account, granted by slurm",
+            ", granted by slurm tenant ",
             "by its label slurm_account; there were no tenant rules",
         ] {
             assert!(explained.contains(words), "{words:?} in {explained}");

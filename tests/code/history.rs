@@ -1,7 +1,7 @@
 //! The past of a demo: its account obeys the laws of an agent's, is what its description says, and is the same in ledger and
 //! exports.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -657,8 +657,7 @@ fn facts(explanation: &Explanation, gpus: &BTreeSet<&str>) -> Value {
     };
     let lines = explanation.lines.iter().filter(|line| is_own(&line.line.gpu.uuid)).map(|line| {
         let mut json = serde_json::to_value(line).unwrap();
-        let keys =
-            ["node", "rate", "energy_rate", "carbon_rate", "terms", "first_seen", "started", "holding"];
+        let keys = ["node", "rate", "energy_rate", "carbon_rate", "terms", "first_seen", "started"];
         let of_node = ["cluster", "pool", "instance_type", "spot"];
         for key in keys.into_iter().chain(of_node).chain(["money", "energy_money"]) {
             json.as_object_mut().unwrap().remove(key);
@@ -697,10 +696,20 @@ fn an_explanation_over_exports_is_that_of_the_ledgers_where_both_have_the_facts(
         ["k8s_namespace_name", "web"],
         ["kind", "user"],
     ];
+    let mut grants = BTreeMap::new();
     for filter in filters {
         let request = request_for(filter, to);
         let of_files = explained_over(&WITH_RULES.exports(), &request);
         assert!(of_files.lines.iter().all(|line| line.elsewhere.is_empty()));
+        for line in &of_files.lines {
+            let holder = &line.line.holder;
+            for span in &line.spans {
+                let is_held = span.held.held() > 0 && !holder.is_remainder();
+                assert_eq!(!span.granted_by.is_empty(), is_held, "{line:?}");
+                let names = span.granted_by.iter().map(|source| source.name());
+                grants.entry(holder.kind().name()).or_insert_with(BTreeSet::new).extend(names);
+            }
+        }
         for ledger in [WITH_RULES.ledger(), WITH_RULES.of_second_node()] {
             let of_ledger = Reader::open(&ledger).unwrap().explain(&request).unwrap();
             let until = BillRequest { to: Some(to), ..self::request() };
@@ -712,6 +721,17 @@ fn an_explanation_over_exports_is_that_of_the_ledgers_where_both_have_the_facts(
             }
         }
     }
+    let told: Vec<_> = grants.into_iter().map(|(kind, names)| format!("{kind} {names:?}")).collect();
+    assert_eq!(
+        told,
+        [
+            "k8s {\"kubernetes\"}",
+            "remainder {}",
+            "slurm {\"slurm\"}",
+            "unit {\"presence\"}",
+            "user {\"standing\"}"
+        ]
+    );
     let of_jobs = explained_over(&WITH_RULES.exports(), &request_for(["slurm_account", "lab"], to));
     let tenancies: BTreeSet<_> = of_jobs
         .lines
@@ -759,6 +779,7 @@ fn files_without_reasons_name_the_node_and_the_command_that_has_them() {
         let mut account = reader.day(day).unwrap();
         assert!(account.header.reasons.is_some());
         account.header.reasons = account.header.reasons.filter(|_| day != old);
+        account.rows.iter_mut().filter(|_| day == old).for_each(|row| row.line.granted_by.clear());
         let bytes = write_day(&account).unwrap();
         write_file(ExportDirectory(directory.path()), &account.header, &bytes).unwrap();
     }
@@ -786,9 +807,15 @@ fn files_without_reasons_name_the_node_and_the_command_that_has_them() {
         .unwrap();
     let page = String::from_utf8(output.stdout).unwrap();
     let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
-    let told = "are not in the files; on past: gpumeter explain user:bob --from 2026-11-20T00:00:00Z --to 2026-11-21T00:00:00Z";
+    let told = "grants, rules and faults from 2026-11-20 00:00 Z to 2026-11-21 00:00 Z are not in the files; \
+                on past: gpumeter explain user:bob --from 2026-11-20T00:00:00Z --to 2026-11-21T00:00:00Z";
     assert!(output.status.success() && page.contains(told), "{page}");
     assert!(page.contains("faults in a time without reasons are not listed"), "{page}");
     assert!(page.contains("user:bob on past, GPU 1 (GPU-"), "{page}");
-    assert!(page.contains("exports keep quarter hours of holdings, not who granted them"), "{page}");
+    for told in [
+        "holding 2026-11-18 00:00 Z to 2026-11-20 00:00 Z in 2 stretches, granted by standing",
+        "holding 2026-11-21 00:00 Z to 2026-11-22 00:15 Z in 2 stretches, granted by standing",
+    ] {
+        assert!(page.contains(told), "{told}: {page}");
+    }
 }

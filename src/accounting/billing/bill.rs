@@ -17,8 +17,8 @@ use super::rate::{EXAMPLE, Rate, RateKind, RateSelector};
 use super::schedule::Recorded;
 use super::terms::{Terms, charges_unheld};
 use crate::model::{
-    ActivitySource, Amounts, EnergySum, GpuId, Grade, HolderId, HowHeld, Method, Microjoules, MigProfile,
-    Money, Nanoseconds, NodeIdentity, RESERVED, SlotId, TimeSum, Utc, VisibleAccount,
+    ActivitySource, Amounts, EnergySum, GpuId, Grade, HolderId, HoldingSource, HowHeld, Method, Microjoules,
+    MigProfile, Money, Nanoseconds, NodeIdentity, RESERVED, SlotId, TimeSum, Utc, VisibleAccount,
 };
 
 /// The account of a span of whole minutes. Money is of [`Bill::currency`].
@@ -294,6 +294,8 @@ pub struct BillLine {
     pub coarse: bool,
     /// The coarsest activity source of each minute, each once.
     pub sources: Vec<ActivitySource>,
+    /// By whom what it held was granted, each once; empty where it held nothing.
+    pub granted_by: Vec<HoldingSource>,
     /// Time for which `money` is charged while a price was in force: without terms, held less unavailable, and for
     /// `__unavailable__` all unavailable time.
     pub charged: Nanoseconds,
@@ -381,6 +383,9 @@ impl BillLine {
         self.sources.extend(&other.sources);
         self.sources.sort();
         self.sources.dedup();
+        self.granted_by.extend(&other.granted_by);
+        self.granted_by.sort();
+        self.granted_by.dedup();
         self.exact = self.exact.plus(other.exact)?;
         self.exact_energy = self.exact_energy.plus(other.exact_energy)?;
         Ok(())

@@ -11,7 +11,7 @@ use super::draft::LineKey;
 use super::json::{self, GpuIdJson};
 use super::schedule::Recorded;
 use crate::model::{
-    ActivitySource, Fraction, GpuId, Grade, HolderId, HoldingSource, Method, Nanoseconds, Parts, Use, Utc,
+    ActivitySource, GpuId, Grade, HolderId, HoldingSource, Method, Nanoseconds, Parts, Use, Utc,
     WorkloadClass,
 };
 
@@ -74,8 +74,6 @@ pub struct ExplainedLine {
     /// When this run of the workload began, as its scheduler told.
     #[serde(with = "json::optional_time")]
     pub started: Option<Utc>,
-    /// What it holds at the end of the account; the ledger keeps no fractions and sources of earlier holdings.
-    pub holding: Option<OpenHolding>,
     /// Its minutes.
     pub spans: Vec<LineSpan>,
     /// Why it is on the bill of its tenant.
@@ -88,15 +86,7 @@ pub struct ExplainedLine {
 impl ExplainedLine {
     /// A line with its minutes, and nothing else that is known of it.
     pub const fn new(line: BillLine, spans: Vec<LineSpan>) -> Self {
-        Self {
-            line,
-            first_seen: None,
-            started: None,
-            holding: None,
-            spans,
-            tenancies: Vec::new(),
-            elsewhere: Vec::new(),
-        }
+        Self { line, first_seen: None, started: None, spans, tenancies: Vec::new(), elsewhere: Vec::new() }
     }
 
     /// Adds a time after the others, to the last one where the same decided then.
@@ -122,7 +112,7 @@ impl ExplainedLine {
     }
 }
 
-/// A time of a line whose tenant rule and faults are only in the ledger of a node: its files are of an earlier release, or of a
+/// A time of a line of which some reasons are only in the ledger of a node: its files are of an earlier release, or of a
 /// day with very many holders.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingReasons {
@@ -133,16 +123,7 @@ pub struct MissingReasons {
     pub to: Utc,
 }
 
-/// A holding at the end of the account.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OpenHolding {
-    /// How much of the GPU was granted.
-    pub fraction: Fraction,
-    /// Who granted it.
-    pub source: HoldingSource,
-}
-
-/// Consecutive minutes in which a line held the same share of its slot.
+/// Consecutive minutes in which a line held the same share of its slot by the same grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineSpan {
     /// Begin of the first minute.
@@ -168,6 +149,9 @@ pub struct LineSpan {
     /// Whether minutes are shares of merged windows.
     pub coarse: bool,
     pub sources: Vec<ActivitySource>,
+    /// By whom what it held was granted, each once; empty where it held nothing, or the files do not say it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub granted_by: Vec<HoldingSource>,
 }
 
 /// A time in which one version of the tenant rules decided on the tenant. Between its minutes a line may have been away.

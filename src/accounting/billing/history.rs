@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::bill::BillLine;
 use super::explanation::{ExplainedLine, GpuEvent, GpuEventKind, LineSpan, WorkloadUsage};
-use crate::model::{ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Nanoseconds, SlotId, Utc};
+use crate::model::{
+    ActivitySource, Amounts, GpuId, Grade, HolderId, HoldingSource, Method, Nanoseconds, SlotId, Utc,
+};
 
 /// Shares of two minutes that differ by less than this part of a slot are equal: settlement divides in whole nanoseconds.
 const SHARE_TOLERANCE: u128 = 1_000_000;
@@ -28,6 +30,7 @@ pub struct MinuteRow {
     pub grade: Grade,
     pub method: Method,
     pub sources: Vec<ActivitySource>,
+    pub granted_by: Vec<HoldingSource>,
 }
 
 impl MinuteRow {
@@ -223,12 +226,14 @@ impl LineDraft {
             method: row.method,
             coarse: minute.coarse,
             sources: row.sources.clone(),
+            granted_by: row.granted_by.clone(),
         };
         let share = [row.amounts.parts.held(), slot];
         match self.spans.last_mut() {
             Some(last)
                 if last.to == next.from
-                    && (last.method, last.coarse) == (next.method, next.coarse)
+                    && (last.method, last.coarse, &last.granted_by)
+                        == (next.method, next.coarse, &next.granted_by)
                     && are_equal_shares(self.share, share) =>
             {
                 last.add(&next);
@@ -363,8 +368,10 @@ mod tests {
     }
 
     fn empty(holder: &str) -> MinuteRow {
-        let Row { slot, holder, amounts, grade, method, source } = Row::empty(HolderId::new(holder));
-        MinuteRow { slot, holder, amounts, grade, method, sources: vec![source] }
+        let Row { slot, holder, amounts, grade, method, source, granted_by } =
+            Row::empty(HolderId::new(holder));
+        let granted_by = granted_by.into_iter().collect();
+        MinuteRow { slot, holder, amounts, grade, method, sources: vec![source], granted_by }
     }
 
     fn row(holder: &str, idle: u64, used: u64) -> MinuteRow {

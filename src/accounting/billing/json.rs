@@ -75,6 +75,7 @@ impl Serialize for BillLine {
         json.put("grade", self.grade)?;
         json.put("method", self.method)?;
         json.put("sources", &self.sources)?;
+        json.put_some("granted_by", Some(&self.granted_by).filter(|one| !one.is_empty()))?;
         json.put("charged_ns", self.charged.to_string())?;
         json.put("unpriced_ns", self.unpriced.to_string())?;
         json.put("money", self.money.map(print_money))?;
@@ -203,6 +204,7 @@ impl LineFields {
             grade: self.needed("grade")?,
             method: self.needed("method")?,
             sources: self.needed("sources")?,
+            granted_by: self.optional("granted_by")?.unwrap_or_default(),
             charged: self.integer("charged_ns")?.unwrap_or_default(),
             unpriced: self.integer("unpriced_ns")?.unwrap_or_default(),
             money,

@@ -49,8 +49,7 @@ pub use day_evidence::{DayEvidence, DayRun, DayShape, EvidenceHeader, EvidenceOw
 pub use draft::{BillDraft, FileNumbers, LineKey};
 pub use explanation::{
     ClockStep, ExplainedLine, Explanation, FleetReasons, GpuEvent, GpuEventKind, GpuIncident, GpuRecord,
-    LineSpan, MissingReasons, NodeBoot, OpenHolding, Remark, RulesVersion, Tenancy, TenantBasis,
-    WorkloadUsage, XidRecord,
+    LineSpan, MissingReasons, NodeBoot, Remark, RulesVersion, Tenancy, TenantBasis, WorkloadUsage, XidRecord,
 };
 pub use grouping::{
     BillGrouping, BillProperty, GroupKey, GroupValue, LineView, NONE, PropertyFilters, SharedNames,

@@ -85,6 +85,10 @@ pub(super) const KEYS: &[KeyColumn] = &[
         let names: Vec<&str> = row.line.sources.iter().map(|source| source.name()).collect();
         Cell::Text(Some(Cow::Owned(names.join(","))))
     }),
+    text("granted_by", |_, row| {
+        let names: Vec<&str> = row.line.granted_by.iter().map(|source| source.name()).collect();
+        Cell::Text((!names.is_empty()).then(|| Cow::Owned(names.join(","))))
+    }),
 ];
 
 fn some(text: &str) -> Cell<'_> {
@@ -166,8 +170,8 @@ pub(super) const MONEY: [ExactColumn; 2] = [
     ExactColumn { name: "energy_cost", of: |row| row.line.exact_energy },
 ];
 
-pub(super) fn message_type() -> String {
-    let keys = KEYS.iter().map(|column| match column.column_type {
+pub(super) fn message_type(keys: &[KeyColumn]) -> String {
+    let keys = keys.iter().map(|column| match column.column_type {
         ColumnType::Text => format!("optional binary {} (STRING);", column.name),
         ColumnType::Integer => format!("optional int64 {};", column.name),
     });

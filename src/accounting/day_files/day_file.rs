@@ -23,8 +23,7 @@ use super::money_check::{MoneyCheck, RowMoney, RowPrices};
 use super::pages::CheckedPages;
 use crate::accounting::billing::{BillLine, DayHeader, DayRow, ExactMoney, LineRates};
 use crate::model::{
-    ActivitySource, DAY, GpuId, Grade, HolderId, Method, MigProfile, Nanoseconds, NodeIdentity, QUARTER_HOUR,
-    SlotId, Utc,
+    DAY, GpuId, Grade, HolderId, Method, MigProfile, Nanoseconds, NodeIdentity, QUARTER_HOUR, SlotId, Utc,
 };
 use crate::runtime::file;
 
@@ -154,6 +153,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
 enum KeyValues {
     Text(Vec<Option<ByteArray>>),
     Integer(Vec<Option<i64>>),
+    Missing,
 }
 
 impl KeyValues {
@@ -161,16 +161,19 @@ impl KeyValues {
         match self {
             Self::Text(texts) => texts[row] == texts[other],
             Self::Integer(numbers) => numbers[row] == numbers[other],
+            Self::Missing => true,
         }
     }
 
-    fn cell(&self, row: usize) -> Result<Cell<'_>, FileProblem> {
+    /// The cell of a row; none where the file lacks the column.
+    fn cell(&self, row: usize) -> Result<Option<Cell<'_>>, FileProblem> {
         Ok(match self {
             Self::Text(texts) => {
                 let text = texts[row].as_ref().map(ByteArray::as_utf8).transpose()?;
-                Cell::Text(text.map(Into::into))
+                Some(Cell::Text(text.map(Into::into)))
             }
-            Self::Integer(numbers) => Cell::Integer(numbers[row]),
+            Self::Integer(numbers) => Some(Cell::Integer(numbers[row])),
+            Self::Missing => None,
         })
     }
 }
@@ -267,7 +270,7 @@ impl GroupReader {
             Ok(match column {
                 KeyReader::Text(column) => KeyValues::Text(read_column(column, count)?),
                 KeyReader::Integer(column) => KeyValues::Integer(read_column(column, count)?),
-                KeyReader::Missing => KeyValues::Integer(vec![None; count]),
+                KeyReader::Missing => KeyValues::Missing,
             })
         });
         let keys = keys.collect::<Result<_, FileProblem>>()?;
@@ -413,7 +416,9 @@ impl<'a> RowCells<'a> {
     fn read(rows: &'a RowBatch, row: usize) -> Result<Self, FileProblem> {
         let columns = KEYS.iter().filter(|column| column.is_read).zip(&rows.keys);
         columns
-            .map(|(column, values)| Ok((column.name, values.cell(row)?)))
+            .filter_map(|(column, values)| {
+                Some(values.cell(row).transpose()?.map(|cell| (column.name, cell)))
+            })
             .collect::<Result<_, _>>()
             .map(Self)
     }
@@ -421,8 +426,6 @@ impl<'a> RowCells<'a> {
     /// A run without amounts that begins with the row.
     fn run(&self, from: Utc) -> Result<DayRow, FileProblem> {
         let holder = HolderId::new(self.needed("workload")?);
-        let sources = self.text("sources").unwrap_or_default().split(',').filter(|name| !name.is_empty());
-        let sources = sources.map(|name| named(name).ok_or_else(|| self.damaged("sources")));
         let line = BillLine {
             tenant: self.needed("tenant")?.to_owned(),
             labels: self
@@ -441,7 +444,8 @@ impl<'a> RowCells<'a> {
             grade: named::<Grade>(self.needed("grade")?).ok_or_else(|| self.damaged("grade"))?,
             method: named::<Method>(self.needed("method")?).ok_or_else(|| self.damaged("method"))?,
             coarse: self.number("coarse").is_some_and(|coarse| coarse != 0),
-            sources: sources.collect::<Result<Vec<ActivitySource>, _>>()?,
+            sources: self.names("sources")?,
+            granted_by: self.names("granted_by")?,
             ..BillLine::empty(
                 GpuId {
                     index: self.unsigned("gpu")?.ok_or_else(|| self.damaged("gpu"))?,
@@ -466,6 +470,12 @@ impl<'a> RowCells<'a> {
             Some(Cell::Text(text)) => text.as_deref(),
             _ => None,
         }
+    }
+
+    /// Names between commas.
+    fn names<T: DeserializeOwned>(&self, column: &str) -> Result<Vec<T>, FileProblem> {
+        let names = self.text(column).unwrap_or_default().split(',').filter(|name| !name.is_empty());
+        names.map(|name| named(name).ok_or_else(|| self.damaged(column))).collect()
     }
 
     fn needed(&self, name: &str) -> Result<&str, FileProblem> {
@@ -505,7 +515,7 @@ impl<'a> RowCells<'a> {
     }
 }
 
-fn named<T: serde::de::DeserializeOwned>(name: &str) -> Option<T> {
+fn named<T: DeserializeOwned>(name: &str) -> Option<T> {
     serde_json::from_value(serde_json::Value::String(name.to_owned())).ok()
 }
 

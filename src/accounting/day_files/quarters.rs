@@ -61,6 +61,7 @@ impl<'a> QuarterDraft<'a> {
             grade: line.grade,
             method: line.method,
             sources: line.sources.clone(),
+            granted_by: line.granted_by.clone(),
         }));
     }
 

@@ -81,8 +81,10 @@ mod tests {
             let mut statement = connection.prepare("SELECT name FROM pragma_table_info(?1)").unwrap();
             statement.query_map([table], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
         };
-        let account =
-            format!("minute_ns,gpu,holder,gpu_instance,profile,{},grade,method,source", names(ACCOUNT));
+        let account = format!(
+            "minute_ns,gpu,holder,gpu_instance,profile,{},grade,method,source,granted_by",
+            names(ACCOUNT)
+        );
         assert_eq!(columns("account").join(","), account);
         assert_eq!(
             columns("counter").join(","),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use rusqlite::{Connection, params};
 
 use super::amounts::{self, ACCOUNT, names};
-use super::column::{loaded, loaded_grade, loaded_id, loaded_method, rows, sources_of, stored};
+use super::column::{grantors_of, loaded, loaded_grade, loaded_id, loaded_method, rows, sources_of, stored};
 use super::error::Cause;
 use super::rolled::RolledTime;
 use super::{MINUTE, history, node, reader};
@@ -247,8 +247,9 @@ struct LineSum {
     amounts: Amounts,
     grade: Grade,
     method: Method,
-    /// A set of bits.
+    /// Sets of bits.
     sources: i64,
+    granted_by: i64,
 }
 
 /// The lines of each GPU, by its key in the file, without money. Rows are summed up here, since SQLite would sort all of them by
@@ -278,6 +279,7 @@ fn load_lines(
             method: sum.method,
             coarse: coarse.contains(&key),
             sources: sources_of(sum.sources),
+            granted_by: grantors_of(sum.granted_by),
             ..BillLine::empty(GpuId::clone(gpu), holder)
         });
     }
@@ -286,7 +288,7 @@ fn load_lines(
 
 fn sum_rows(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<HashMap<RowKey, LineSum>> {
     let mut statement = connection.prepare_cached(&format!(
-        "SELECT gpu, holder, gpu_instance, profile, grade, method, source, {} FROM account
+        "SELECT gpu, holder, gpu_instance, profile, grade, method, source, granted_by, {} FROM account
          WHERE minute_ns >= ?1 AND minute_ns < ?2",
         names(ACCOUNT)
     ))?;
@@ -295,12 +297,14 @@ fn sum_rows(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<H
     while let Some(row) = found.next()? {
         let key = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
         let (grade, method) = (loaded_grade(row, 4)?, loaded_method(row, 5)?);
-        let (sources, amounts): (i64, Amounts) = (row.get(6)?, amounts::load(ACCOUNT, row, 7)?);
-        let sum = sums.entry(key).or_insert(LineSum { amounts: Amounts::default(), grade, method, sources });
-        sum.amounts.add(&amounts);
+        let (sources, granted_by): (i64, i64) = (row.get(6)?, row.get(7)?);
+        let amounts = Amounts::default();
+        let sum = sums.entry(key).or_insert(LineSum { amounts, grade, method, sources, granted_by });
+        sum.amounts.add(&amounts::load(ACCOUNT, row, 8)?);
         sum.grade = sum.grade.max(grade);
         sum.method = sum.method.max(method);
         sum.sources |= sources;
+        sum.granted_by |= granted_by;
     }
     Ok(sums)
 }

@@ -1,11 +1,12 @@
 //! Conversions between the account's values and SQLite's. An INTEGER has 63 bits and a sign, so every conversion is checked.
-//! Grades and methods are stored as ranks, the worst as the highest, so that `max` keeps it, and activity sources as sets of bits.
+//! Grades and methods are stored as ranks, the worst as the highest, so that `max` keeps it, and sources of activity and of holdings
+//! as sets of bits.
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, Params, Row};
 
 use crate::accounting::billing::ExactMoney;
-use crate::model::{ActivitySource, Grade, HolderId, Method, Money};
+use crate::model::{ActivitySource, Grade, HolderId, HoldingSource, Method, Money};
 
 /// Executes a statement, which is prepared once.
 pub(super) fn put(connection: &Connection, sql: &str, values: impl Params) -> rusqlite::Result<()> {
@@ -115,6 +116,15 @@ pub(super) fn sources_of(bits: i64) -> Vec<ActivitySource> {
     SOURCES.into_iter().filter(|source| bits & source_bit(*source) != 0).collect()
 }
 
+/// The set of bits of one source of holdings, or of none.
+pub(super) fn grantor_bit(source: Option<HoldingSource>) -> i64 {
+    source.map_or(0, |source| 1 << source as i64)
+}
+
+pub(super) fn grantors_of(bits: i64) -> Vec<HoldingSource> {
+    HoldingSource::ALL.into_iter().filter(|source| bits & grantor_bit(Some(*source)) != 0).collect()
+}
+
 pub(super) fn loaded_method(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Method> {
     ranked(&Method::ALL, row, index)
 }
@@ -139,6 +149,11 @@ mod tests {
         for (place, source) in SOURCES.iter().enumerate() {
             assert_eq!(source_bit(*source), 1 << place);
         }
+        assert_eq!(
+            HoldingSource::ALL.map(HoldingSource::name),
+            ["standing", "kubernetes", "slurm", "presence"]
+        );
+        assert_eq!(HoldingSource::ALL.map(|one| grantor_bit(Some(one))), [1, 2, 4, 8]);
     }
 
     #[test]

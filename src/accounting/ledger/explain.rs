@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::amounts::{self, ACCOUNT, names};
 use super::billing::{StoredAccount, load_holder_id, load_profiles};
 use super::column::{
-    loaded, loaded_grade, loaded_instance, loaded_json, loaded_method, rows, sources_of, stored,
+    grantors_of, loaded, loaded_grade, loaded_instance, loaded_json, loaded_method, rows, sources_of, stored,
 };
 use super::error::Cause;
 use super::incidents;
@@ -16,13 +16,11 @@ use super::rolled::RolledTime;
 use crate::accounting::batches::XidSum;
 use crate::accounting::billing::{
     Bill, BillLine, BillRequest, ClockStep, DayGpu, ExplainedLine, Explanation, GpuEvent, GpuMinute,
-    GpuRecord, HistoryDraft, LineFilter, MinuteRow, NodeBoot, OpenHolding, PricedSlot, Remark, RulesVersion,
-    SlotRates, Tenancy, TenantBasis, XidRecord,
+    GpuRecord, HistoryDraft, LineFilter, MinuteRow, NodeBoot, PricedSlot, Remark, RulesVersion, SlotRates,
+    Tenancy, TenantBasis, XidRecord,
 };
 use crate::accounting::tenants::{TenantRules, class, class_rule, tenant};
-use crate::model::{
-    Holder, HolderId, HolderKind, Holding, MigProfile, Nanoseconds, SlotId, Utc, VisibleAccount,
-};
+use crate::model::{Holder, HolderId, HolderKind, MigProfile, Nanoseconds, SlotId, Utc, VisibleAccount};
 
 pub(super) fn explain(connection: &Connection, request: &BillRequest) -> Result<Explanation, Cause> {
     let (account, period) = StoredAccount::open(connection, request)?;
@@ -34,9 +32,8 @@ pub(super) fn explain(connection: &Connection, request: &BillRequest) -> Result<
         account.add_minutes(*span, &mut draft)?;
     }
     let (mut lines, usage, events) = draft.finish();
-    let holdings = load_holdings(connection)?;
     for line in &mut lines {
-        account.complete(line, &spans, &holdings);
+        account.complete(line, &spans);
     }
     add_first_seen(connection, &mut lines)?;
     let mut gpus = gpu_records(&account, &lines, events)?;
@@ -68,8 +65,6 @@ fn select(mut bill: Bill, filter: &LineFilter) -> (Bill, Vec<BillLine>) {
 
 type Places = HashMap<(HolderId, SlotId), usize>;
 
-type Holdings = HashMap<i64, Vec<Holding>>;
-
 impl StoredAccount<'_> {
     /// The lines on a GPU to which the rows of their holders belong from that time on.
     fn places(&self, draft: &HistoryDraft, gpu: &DayGpu, at: Utc) -> Places {
@@ -86,15 +81,10 @@ impl StoredAccount<'_> {
             && rates.numbers(self.rates.terms_of(&line.tenant, at)) == line.rates
     }
 
-    fn complete(&self, line: &mut ExplainedLine, spans: &[[Utc; 2]], holdings: &Holdings) {
-        let of = &line.line;
+    fn complete(&self, line: &mut ExplainedLine, spans: &[[Utc; 2]]) {
+        let of = line.line.clone();
         line.started = self.holders.get(&of.holder).and_then(started);
-        let Some((key, gpu)) = self.gpus.iter().find(|(_, gpu)| gpu.gpu.uuid == of.gpu.uuid) else { return };
-        let mut holdings = holdings.get(key).into_iter().flatten().filter(|_| of.slot.gpu_instance.is_none());
-        line.holding = holdings
-            .find(|holding| holding.holder == of.holder)
-            .map(|Holding { fraction, source, .. }| OpenHolding { fraction: *fraction, source: *source });
-        let of = of.clone();
+        let Some((_, gpu)) = self.gpus.iter().find(|(_, gpu)| gpu.gpu.uuid == of.gpu.uuid) else { return };
         for &[from, to] in spans.iter().filter(|[from, _]| self.is_line_at(gpu, &of, *from)) {
             // A line with charges alone has no minutes of its own.
             let own = if line.spans.is_empty() { Some([from, to]) } else { line.time_between(from, to) };
@@ -135,10 +125,6 @@ fn started(holder: &Holder) -> Option<Utc> {
     Some(Utc(holder.facts.started?.checked_mul(Nanoseconds::SECOND.0)?))
 }
 
-fn load_holdings(connection: &Connection) -> rusqlite::Result<Holdings> {
-    rows(connection, "SELECT id, holdings FROM gpu", [], |row| Ok((row.get(0)?, loaded_json(row, 1)?)))
-}
-
 impl StoredAccount<'_> {
     /// Adds the minutes of the GPUs of the lines to the draft, from a span in which no line changes.
     fn add_minutes(&self, [from, to]: [Utc; 2], draft: &mut HistoryDraft) -> Result<(), Cause> {
@@ -165,7 +151,7 @@ impl StoredAccount<'_> {
         let mut ids = HashMap::<i64, HolderId>::new();
         let profiles = load_profiles(self.connection)?;
         let mut statement = self.connection.prepare_cached(&format!(
-            "SELECT m.minute_ns, m.slot_ns, m.coarse, a.holder, a.gpu_instance, a.grade, a.method, a.source, a.profile, {}
+            "SELECT m.minute_ns, m.slot_ns, m.coarse, a.holder, a.gpu_instance, a.grade, a.method, a.source, a.profile, a.granted_by, {}
              FROM minute m LEFT JOIN account a ON a.minute_ns = m.minute_ns AND a.gpu = m.gpu
              WHERE m.minute_ns >= ?1 AND m.minute_ns < ?2 AND m.gpu = ?3
              ORDER BY m.minute_ns",
@@ -209,10 +195,11 @@ fn read_row(
     Ok(MinuteRow {
         slot: SlotId { gpu_instance: loaded_instance(row, 4)?, profile },
         holder,
-        amounts: amounts::load(ACCOUNT, row, 9)?,
+        amounts: amounts::load(ACCOUNT, row, 10)?,
         grade: loaded_grade(row, 5)?,
         method: loaded_method(row, 6)?,
         sources: sources_of(row.get(7)?),
+        granted_by: grantors_of(row.get(9)?),
     })
 }
 

@@ -239,6 +239,7 @@ mod tests {
                     grade: Grade::Measured,
                     method: Method::Observed,
                     source: ActivitySource::Gpm,
+                    granted_by: None,
                 }
             })
             .collect();

@@ -265,6 +265,7 @@ mod tests {
             grade: Grade::Measured,
             method: Method::Observed,
             source: ActivitySource::Gpm,
+            granted_by: None,
         };
         let settlement = Settlement {
             from: Utc(from * SECOND),

@@ -46,7 +46,7 @@ struct RowTable {
 
 /// The tables, in the order in which rows leave them: as long as `minute` has rows, the others may have some.
 static TABLES: LazyLock<[RowTable; 3]> = LazyLock::new(|| {
-    let values = format!(",{},grade,method,source", names(ACCOUNT));
+    let values = format!(",{},grade,method,source,granted_by", names(ACCOUNT));
     let account =
         RowTable { name: "account", key: "gpu,holder,gpu_instance,profile", values, sum: &ACCOUNT_SUMS };
     let remark = RowTable { name: "remark", key: "gpu,text", values: String::new(), sum: "NOTHING" };
@@ -202,7 +202,8 @@ mod tests {
             WITH m(n) AS (VALUES(0) UNION ALL SELECT n + 1 FROM m WHERE n < 29)
             INSERT INTO minute SELECT n * 60000000000, gpu.id, 60000000000, n = 3 FROM m, gpu;
             INSERT INTO account SELECT minute_ns, gpu, holder.id, -1, 0, holder.id * 1000000000, 0, 24, 0, 0, 0, 0, 0, 0, 7, 8,
-                minute_ns % 97, 5, 9, minute_ns / 60000000000 % 15, holder.id % 3, 0, 1 << holder.id % 4 FROM minute, holder;
+                minute_ns % 97, 5, 9, minute_ns / 60000000000 % 15, holder.id % 3, 0, 1 << holder.id % 4,
+                1 << minute_ns / 60000000000 % 2 FROM minute, holder;
             INSERT INTO remark SELECT minute_ns, gpu, 'remark ' || gpu % 2 FROM minute WHERE gpu < 4;";
         open().connection.execute_batch(sql).unwrap();
         open()

@@ -1,4 +1,4 @@
--- The ledger of one node, schema version 11 (PRAGMA user_version). Any sqlite3 opens it; only its agent writes.
+-- The ledger of one node, schema version 12 (PRAGMA user_version). Any sqlite3 opens it; only its agent writes.
 --
 -- Units are in the names: _ns nanoseconds (times: since 1970-01-01T00:00:00Z on the account's axis, see boot; all else: spans
 -- or GPU time), _uj microjoules. An amount of money is three columns: _units whole units of the currency, _nanos the
@@ -181,6 +181,8 @@ CREATE TABLE account (
                                           -- 4 split_equally, 5 unknown
     method              INTEGER NOT NULL, -- worst: 0 observed, 1 bridged
     source              INTEGER NOT NULL, -- set of bits, meters of activity: 1 gpm, 2 utilization, 4 none, 8 samples
+    granted_by          INTEGER NOT NULL, -- set of bits, by whom what it held was granted: 1 standing, 2 kubernetes, 4 slurm,
+                                          -- 8 presence; 0: it held nothing
     PRIMARY KEY (minute_ns, gpu, holder, gpu_instance, profile)
 ) STRICT, WITHOUT ROWID;
 

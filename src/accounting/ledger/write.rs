@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::amounts::{self, ACCOUNT, COUNTER, join_expressions, names};
-use super::column::{clamped, loaded, put, source_bit, stored, stored_instance, stored_money};
+use super::column::{clamped, grantor_bit, loaded, put, source_bit, stored, stored_instance, stored_money};
 use super::error::Cause;
 use super::minutes::MinutePart;
 use super::state::{LedgerGpu, StoredHolder};
@@ -150,16 +150,17 @@ pub(super) fn add_to_minute(
 /// What a row of `account` becomes when another one is added to it.
 pub(super) static ACCOUNT_SUMS: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "UPDATE SET {},grade=max(grade,excluded.grade),method=max(method,excluded.method),source=source|excluded.source",
+        "UPDATE SET {},grade=max(grade,excluded.grade),method=max(method,excluded.method),source=source|excluded.source,\
+         granted_by=granted_by|excluded.granted_by",
         join_expressions(ACCOUNT, ",", amounts::addition),
     )
 });
 
 static ADD_TO_ACCOUNT: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "INSERT INTO account(minute_ns,gpu,holder,gpu_instance,profile,{},grade,method,source)VALUES({}) ON CONFLICT DO {}",
+        "INSERT INTO account(minute_ns,gpu,holder,gpu_instance,profile,{},grade,method,source,granted_by)VALUES({}) ON CONFLICT DO {}",
         names(ACCOUNT),
-        ["?"; ACCOUNT.len() + 8].join(","),
+        ["?"; ACCOUNT.len() + 9].join(","),
         *ACCOUNT_SUMS,
     )
 });
@@ -186,7 +187,7 @@ pub(super) fn add_to_account(
     holder: i64,
     row: &Row,
 ) -> rusqlite::Result<()> {
-    let mut values = [0; ACCOUNT.len() + 8];
+    let mut values = [0; ACCOUNT.len() + 9];
     let slot = stored_instance(row.slot.gpu_instance);
     let profile = row.slot.profile.as_ref().map_or(Ok(0), |profile| profile_key(connection, profile))?;
     values[..5].copy_from_slice(&[stored(minute.0)?, gpu, holder, slot, profile]);
@@ -195,6 +196,7 @@ pub(super) fn add_to_account(
         row.grade as i64,
         row.method as i64,
         source_bit(row.source),
+        grantor_bit(row.granted_by),
     ]);
     put(connection, &ADD_TO_ACCOUNT, values)
 }

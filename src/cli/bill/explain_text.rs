@@ -6,11 +6,11 @@ use super::job_report::{local, zone};
 use super::text::{begin, counted, in_words, seconds, trimmed, unit};
 use crate::accounting::billing::{
     BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, MissingReasons,
-    OpenHolding, RateKind, Tenancy, TenantBasis, print_money,
+    RateKind, Tenancy, TenantBasis, print_money,
 };
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 use crate::cli::wrap;
-use crate::model::{Grade, HolderId, MINUTE, Money, Nanoseconds, TimeSum, Utc, shown};
+use crate::model::{Grade, MINUTE, Money, Nanoseconds, TimeSum, Utc, shown};
 
 const MOST_SPANS: usize = 40;
 
@@ -44,10 +44,10 @@ fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone
     let labels: Vec<String> =
         of.labels.iter().map(|(name, value)| format!("{}={}", shown(name), shown(value))).collect();
     let mut entries = vec![("labels", labels.join(" ")), ("recorded", recorded(line, zone))];
-    entries.push(("holding", holding(line, explanation.bill.fleet.is_some())));
+    entries.extend(grants(line).iter().take(MOST_SPANS).map(|spans| ("holding", grant_text(spans, zone))));
     entries.extend(line.tenancies.iter().map(|tenancy| ("tenant", tenancy_text(&of.tenant, tenancy, zone))));
     entries.push(("class", class_text(line)));
-    entries.extend(line.elsewhere.iter().map(|missing| ("reasons", missing_text(&of.holder, missing, zone))));
+    entries.extend(line.elsewhere.iter().map(|missing| ("reasons", missing_text(line, missing, zone))));
     entries.extend(price_entries(line, explanation, zone));
     entries.push(("use", use_text(line)));
     let more = line.spans.len().saturating_sub(MOST_SPANS);
@@ -156,26 +156,34 @@ fn recorded(line: &ExplainedLine, zone: &TimeZone) -> String {
     [first, started].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-fn holding(line: &ExplainedLine, is_of_exports: bool) -> String {
-    match &line.holding {
-        Some(OpenHolding { fraction, source }) => {
-            format!("{fraction} of the GPU at the end of the account, granted by {}", source.name())
-        }
-        None if line.line.holder.is_remainder() => String::new(),
-        None if !line.spans.iter().any(|span| span.held.held() > 0) => String::new(),
-        None if is_of_exports => "exports keep quarter hours of holdings, not who granted them".to_owned(),
-        None => {
-            "over at the end of the account; the ledger keeps minutes of past holdings, not who granted them"
-                .to_owned()
-        }
-    }
+/// The spans in which it is known who granted what the line held, divided where that changes.
+fn grants(line: &ExplainedLine) -> Vec<Vec<&LineSpan>> {
+    let held: Vec<&LineSpan> = line.spans.iter().filter(|span| span.held.held() > 0).collect();
+    let grants = held.chunk_by(|one, next| one.granted_by == next.granted_by);
+    grants.filter(|spans| spans.iter().all(|span| !span.granted_by.is_empty())).map(<[_]>::to_vec).collect()
 }
 
-/// Where the rules and faults of a time are that the files lack.
-fn missing_text(holder: &HolderId, missing: &MissingReasons, zone: &TimeZone) -> String {
+/// When spans with one grant held, and who granted it.
+fn grant_text(spans: &[&LineSpan], zone: &TimeZone) -> String {
+    let [Some(first), Some(last)] = [spans.first(), spans.last()] else { return String::new() };
+    let stretches = spans.chunk_by(|one, next| one.to == next.from).count();
+    let stretches = if stretches > 1 { format!(" in {stretches} stretches") } else { String::new() };
+    let sources: Vec<&str> = first.granted_by.iter().map(|source| source.name()).collect();
+    let (from, to) = (local(first.from, zone), local(last.to, zone));
+    format!("{from} to {to}{stretches}, granted by {}", sources.join(" and "))
+}
+
+/// Where the reasons of a time are that the files lack.
+fn missing_text(line: &ExplainedLine, missing: &MissingReasons, zone: &TimeZone) -> String {
     let MissingReasons { node, from, to } = missing;
+    let is_unknown = |span: &LineSpan| {
+        span.from < *to && *from < span.to && span.held.held() > 0 && span.granted_by.is_empty()
+    };
+    let holder = &line.line.holder;
+    let grants = line.spans.iter().any(is_unknown) && !holder.is_remainder();
     format!(
-        "rules and faults from {} to {} are not in the files; on {}: gpumeter explain {} --from {from} --to {to}",
+        "{}rules and faults from {} to {} are not in the files; on {}: gpumeter explain {} --from {from} --to {to}",
+        if grants { "grants, " } else { "" },
         local(*from, zone),
         local(*to, zone),
         shown(node),
@@ -358,7 +366,7 @@ mod tests {
         let held = json!({"within_ns": HOUR / 8, "lent_ns": 0, "idle_ns": HOUR * 3 / 8, "unmeasured_ns": 0, "unavailable_ns": 0});
         json!({"from": from, "to": to, "slot_ns": HOUR, "held_by_others_ns": HOUR / 2, "held": held,
             "used": used, "measured_ns": HOUR / 16, "grade": "split_by_memory", "method": "observed",
-            "coarse": false, "sources": ["gpm"]})
+            "coarse": false, "sources": ["gpm"], "granted_by": ["slurm"]})
     }
 
     /// The page, with spaces instead of line breaks, of a line of half a GPU in one hour, with that many spans.
@@ -372,7 +380,7 @@ mod tests {
         let others = json!({"energy_static_uj": 0,
             "energy_dynamic_uj": HOUR, "grade": "split_by_memory", "measured_ns": HOUR / 16, "method": "observed",
             "sources": ["gpm"], "charged_ns": HOUR / 8, "unpriced_ns": HOUR / 4, "money": "1.325000000",
-            "energy_money": "0.200000000", "first_seen": from, "started": null, "holding": null,
+            "energy_money": "0.200000000", "first_seen": from, "started": null,
             "spans": vec![span(from, to); spans],
             "tenancies": [{"from": from, "to": to, "version": {"id": 3, "begin": "2026-10-01T00:00:00Z",
                 "recorded": "2026-09-30T12:00:00Z"}, "basis": {"rule": {"number": 2,
@@ -411,7 +419,7 @@ mod tests {
             "Job 7 Bill of n1 2026-11-01 00:00 +01:00 to 2026-11-01 01:00 +01:00, time zone Europe/Berlin",
             "slurm:alpha/7 on GPU 3 (GPU-3), MIG instance 2 (4g.40gb)",
             "first stored 2026-11-01 00:00 +01:00",
-            "the ledger keeps minutes of past holdings, not who granted them",
+            "holding 2026-11-01 00:00 +01:00 to 2026-11-01 01:00 +01:00, granted by slurm",
             "physics from 2026-11-01 00:00 +01:00 to 2026-11-01 01:00 +01:00: by rule 2 {slurm_account: \"phys*\"} -> physics; \
              version 3 of the rules, in force from 2026-10-01 02:00 +02:00, recorded 2026-09-30 14:00 +02:00",
             "rate 2.50 EUR per instance-hour (20.00 per node-hour / 8 GPUs), class spot, for model *H100*, in force from \

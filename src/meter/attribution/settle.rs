@@ -227,7 +227,10 @@ impl WindowRows {
         let Some(constant) = slot.spans.first() else { return };
         let id = slot_id(&slot.name, layout);
         for (holder, parts) in &slot.settled.parts {
-            self.entry(&id, holder, Some(constant)).row.amounts.parts.add(parts);
+            let row = &mut self.entry(&id, holder, Some(constant)).row;
+            row.amounts.parts.add(parts);
+            let holding = constant.holdings.iter().find(|one| one.holder == *holder && parts.held() > 0);
+            row.granted_by = holding.map(|one| one.source).or(row.granted_by);
         }
         for (user, used) in &slot.settled.users {
             self.entry(&id, user, Some(constant)).row.amounts.used.add(used);

@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 
 use gpumeter::accounting::billing::{ExactMoney, round_together};
 use gpumeter::meter::attribution::{settle, split, window_end};
-use gpumeter::model::{Carry, Grade, HolderId, Method, Money, Parts, Settlement, SlotState, Span, Use, Utc};
+use gpumeter::model::{
+    Carry, Grade, HolderId, Method, Money, Parts, Row, Settlement, SlotState, Span, Use, Utc,
+};
 use proptest::prelude::*;
 use worlds::{
     Era, HOLDERS, Tick, USERS, UserTick, claim, era, id, run, settle_one, tick, totals, user_tick, windows,
@@ -210,6 +212,18 @@ proptest! {
     }
 
     #[test]
+    fn what_is_held_names_who_granted_it_and_nothing_else_does(world in world(), eras in 1..4_usize) {
+        for (spans, settlement) in windows(&world, eras).iter().zip(run(&windows(&world, eras))) {
+            for row in &settlement.rows {
+                let own = |span: &Span| span.holdings.iter().find(|one| one.holder == row.holder).map(|one| one.source);
+                let known: Vec<_> = spans.iter().filter_map(own).collect();
+                prop_assert_eq!(row.granted_by.is_some(), row.amounts.parts.held() > 0 && !row.holder.is_remainder());
+                prop_assert!(row.granted_by.is_none_or(|source| known.contains(&source)));
+            }
+        }
+    }
+
+    #[test]
     fn a_split_span_sums_to_the_span(tick in tick(), at in 0..40_u64) {
         let era = Era { state: SlotState::Measured, claims: vec![], covers: false, ticks: vec![tick] };
         let span = era.spans(7).remove(0);
@@ -367,4 +381,30 @@ fn a_row_is_bridged_if_any_part_was() {
         (Method::Bridged, 5, 10)
     );
     assert_eq!(window_end(Utc(1)), Utc(15_000_000_000));
+}
+
+#[test]
+fn a_row_has_the_grant_of_its_last_holding_and_a_row_that_is_added_is_of_later() {
+    let tick = Tick { length: 10, busy: 0, users: Vec::new(), blind: false, energy: None, idle: 0 };
+    let of_era = |part, rank| Era {
+        state: SlotState::Measured,
+        claims: vec![Some((1, part, rank))],
+        covers: false,
+        ticks: vec![tick.clone()],
+    };
+    let world = [of_era(2, 0), of_era(2, 1)];
+    let sources = world.each_ref().map(|era| era.holdings()[0].source);
+    assert_ne!(sources[0], sources[1]);
+    let grants = |windows: &[Vec<Span>]| -> Vec<_> {
+        let settled = run(windows);
+        let rows = settled.iter().flat_map(|settlement| &settlement.rows);
+        rows.filter(|row| row.holder == id("a")).cloned().collect()
+    };
+    let [of_both] = &grants(&windows(&world, 2))[..] else { panic!() };
+    assert_eq!((of_both.granted_by, of_both.amounts.parts.held()), (Some(sources[1]), 10));
+    let [mut first, second] = grants(&windows(&world, 1)).try_into().unwrap();
+    assert_eq!([first.granted_by, second.granted_by], sources.map(Some));
+    first.add(&second);
+    first.add(&Row::empty(id("a")));
+    assert_eq!(first.granted_by, Some(sources[1]));
 }

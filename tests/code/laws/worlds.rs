@@ -93,12 +93,14 @@ pub(crate) fn era() -> impl Strategy<Value = Era> {
 impl Era {
     pub(crate) fn holdings(&self) -> Vec<Holding> {
         let claims = HOLDERS.iter().zip(&self.claims);
+        let source =
+            |numerator, rank| HoldingSource::ALL[(numerator + rank) as usize % HoldingSource::ALL.len()];
         claims
             .filter_map(|(name, claim)| claim.map(|claim| (name, claim)))
             .map(|(name, (numerator, denominator, rank))| Holding {
                 holder: id(name),
                 fraction: Fraction { numerator, denominator },
-                source: HoldingSource::Standing,
+                source: source(numerator, rank),
                 rank: Some(rank),
             })
             .collect()

@@ -135,6 +135,6 @@ fn a_compacted_ledger_is_smaller_and_has_the_same_bill() {
 
 fn check_version(world: &World) {
     assert_eq!(&world.sql::<i64>("PRAGMA application_id").to_be_bytes()[4..], b"GPMT");
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 11);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 12);
     assert_eq!(world.sql::<i64>("PRAGMA freelist_count"), 0);
 }

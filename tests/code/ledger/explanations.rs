@@ -10,7 +10,7 @@ use gpumeter::accounting::billing::{
 use gpumeter::accounting::ledger::{Ledger, Reader};
 use gpumeter::accounting::tenants::{ClassRule, TenantRule, TenantRules};
 use gpumeter::model::{
-    Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, Method, Money, Nanoseconds, Parts,
+    Fact, Facts, Holder, HolderId, HolderKind, HoldingSource, Method, Money, Nanoseconds, Parts,
     QUARTER_HOUR, Use, VisibleAccount, WorkloadClass,
 };
 
@@ -116,7 +116,7 @@ fn a_job_is_explained_by_its_shares_its_rates_and_the_rules_that_named_its_tenan
 }
 
 #[test]
-fn faults_gaps_remarks_and_what_is_held_now_are_told_without_the_names_of_others() {
+fn faults_gaps_remarks_and_grants_are_told_without_the_names_of_others() {
     let (world, mut ledger) = two_quarters();
     let start = 2 * QUARTER;
     let unmeasured = Parts { unmeasured: 15 * SECOND, ..Parts::default() };
@@ -124,6 +124,7 @@ fn faults_gaps_remarks_and_what_is_held_now_are_told_without_the_names_of_others
     for (from, parts) in [(0, unmeasured), (15, unmeasured), (30, unavailable), (45, unavailable)] {
         let mut row = row(JOB, parts, Use::default());
         row.method = if from == 0 { Method::Bridged } else { Method::Observed };
+        row.granted_by = Some(if from == 0 { HoldingSource::Presence } else { HoldingSource::Slurm });
         let mut window = closed(0, (after(start + from), after(start + from + 15)), vec![row]);
         let remarks = [
             "gpu: conflict slurm:alpha/8",
@@ -136,24 +137,11 @@ fn faults_gaps_remarks_and_what_is_held_now_are_told_without_the_names_of_others
         window.settlement.flags = remarks.map(str::to_owned).into();
         commit(&mut ledger, start + from + 16, window);
     }
-    let mut span = span(start + 60, start + 62);
-    span.holdings = [gpumeter::model::Holding {
-        holder: holder(JOB),
-        fraction: Fraction { numerator: 1, denominator: 2 },
-        source: HoldingSource::Slurm,
-        rank: None,
-    }]
-    .into();
     let xid = XidSum { count: 3, last: after(start + 40), ..XidSum::default() };
     let early = XidSum { count: 1, last: gpumeter::model::Utc(START.0 - 1), ..XidSum::default() };
     let xids =
         vec![XidSums { gpu: uuid(0), codes: BTreeMap::from([(31, xid), (79, early)]), ..XidSums::default() }];
-    let batch = LedgerBatch {
-        now: after(start + 63),
-        open: vec![open(0, vec![span])],
-        xids,
-        ..LedgerBatch::default()
-    };
+    let batch = LedgerBatch { now: after(start + 63), xids, ..LedgerBatch::default() };
     ledger.commit(&batch).unwrap();
     let found = explain(&world, &[("job", "7")], &VisibleAccount::Everything);
     let [gpu] = &found.gpus[..] else { panic!("{found:?}") };
@@ -174,9 +162,19 @@ fn faults_gaps_remarks_and_what_is_held_now_are_told_without_the_names_of_others
         ]
     );
     assert_eq!(gpu.xids.iter().map(|xid| (xid.xid, xid.count)).collect::<Vec<_>>(), [(31, 3)]);
-    let holding = found.lines[0].holding.as_ref().unwrap();
-    assert_eq!((holding.fraction.to_string(), holding.source), ("1/2".to_owned(), HoldingSource::Slurm));
+    let spans = || found.lines.iter().flat_map(|line| &line.spans);
+    let mut grants: Vec<_> = spans().map(|span| (span.granted_by.clone(), [span.from, span.to])).collect();
+    let last = grants.pop().unwrap();
+    let of_last = vec![HoldingSource::Slurm, HoldingSource::Presence];
+    assert_eq!(last, (of_last, [after(start), after(start + 60)]), "both granted in that minute");
+    assert!(grants.iter().all(|(granted_by, _)| *granted_by == [HoldingSource::Slurm]), "{grants:?}");
     let text = serde_json::to_string(&found).unwrap();
+    let read: Explanation = serde_json::from_str(&text).unwrap();
+    let grants = |all: &Explanation| -> Vec<_> {
+        let lines = all.lines.iter();
+        lines.map(|line| (line.line.granted_by.clone(), line.spans.clone())).collect()
+    };
+    assert_eq!(grants(&read), grants(&found));
     assert!(!text.contains("alpha/8") && !text.contains("mallory"), "{text}");
     assert_eq!(serde_json::from_str::<Explanation>(&text).unwrap().gpus, found.gpus);
     let of_tenant = VisibleAccount::Tenants(vec![found.lines[0].line.tenant.to_string()]);

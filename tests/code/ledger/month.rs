@@ -18,7 +18,7 @@ use gpumeter::model::{
     NodeIdentity, Parts, Row, Settlement, SlotId, Stamp, Use, Utc,
 };
 
-use super::world::{Decides, SECOND, World, between, uuid};
+use super::world::{Decides, SECOND, World, between, grant_of, uuid};
 use crate::generated::check::{Outcome, check};
 
 /// 2025-10-01T00:00:00+02:00.
@@ -106,7 +106,9 @@ fn window(gpu: u32, (from, to): (u64, u64), shares: &[Share], change: fn(&mut Ro
         let parts = Parts { within, idle: held - within, ..Parts::default() };
         let used = Use { within, ..Use::default() };
         let amounts = Amounts { parts, used, measured: within, ..Amounts::default() };
-        let mut row = Row { slot: share.slot.clone(), amounts, ..Row::empty(HolderId::new(share.holder)) };
+        let holder = HolderId::new(share.holder);
+        let granted_by = grant_of(&holder, &parts);
+        let mut row = Row { slot: share.slot.clone(), amounts, granted_by, ..Row::empty(holder) };
         change(&mut row);
         row
     };

@@ -9,7 +9,7 @@ use gpumeter::accounting::billing::{
 };
 use gpumeter::accounting::ledger::{Cause, Ledger, Reader, Retention};
 use gpumeter::accounting::tenants::{TenantRule, TenantRules};
-use gpumeter::model::{Grade, HolderId, Method, Nanoseconds, QUARTER_HOUR, Row, Tariff, Utc};
+use gpumeter::model::{Grade, HolderId, HoldingSource, Method, Nanoseconds, QUARTER_HOUR, Row, Tariff, Utc};
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
 
@@ -115,12 +115,13 @@ fn weights_of(weight: u8) -> Weights {
     vec![([weight; 5], [weight; 2]); 4]
 }
 
-/// Gives a row one of the grades, methods and sources.
+/// Gives a row one of the grades, methods, sources and grants.
 fn vary(row: &mut Row, number: usize) {
     use gpumeter::model::ActivitySource::{Gpm, None, Samples, Utilization};
     row.grade = [Grade::Measured, Grade::SplitByMemory, Grade::Unknown][number % 3];
     row.method = [Method::Observed, Method::Observed, Method::Bridged][number % 3];
     row.source = [Gpm, Utilization, None, Samples][number % 4];
+    row.granted_by = HoldingSource::ALL.get(number % 5).copied();
 }
 
 /// The bills of closed periods: with and without days, of the whole, of its months and of a part, in three time zones.

@@ -13,14 +13,14 @@ use super::world::*;
 /// When the ledger was last committed to.
 const COMMITTED: Utc = Utc(1_795_400_030_023_371_747);
 
-/// A ledger of version 11 that a newer release has upgraded to version 12, after a copy.
+/// A ledger of version 12 that a newer release has upgraded to version 13, after a copy.
 fn upgraded() -> World {
     let world = World::of_rows(include_str!("../../fixtures/ledger/version-1.sql"));
-    std::fs::copy(world.path(), copy_of(&world, 11)).unwrap();
+    std::fs::copy(world.path(), copy_of(&world, 12)).unwrap();
     let later = COMMITTED.0 + 60_000_000_000;
     let newer = rusqlite::Connection::open(world.path()).unwrap();
     newer
-        .execute_batch(&format!("UPDATE ledger SET last_commit_ns = {later}; PRAGMA user_version = 12"))
+        .execute_batch(&format!("UPDATE ledger SET last_commit_ns = {later}; PRAGMA user_version = 13"))
         .unwrap();
     world
 }
@@ -41,20 +41,20 @@ fn a_restore_can_be_undone() {
     let restored = restore(&world.path(), None).unwrap();
     let later = COMMITTED.plus(Nanoseconds::from_seconds(60));
     let told =
-        format!("at {COMMITTED}, schema version 11\nnot in the restored ledger: {COMMITTED} to {later}; ");
+        format!("at {COMMITTED}, schema version 12\nnot in the restored ledger: {COMMITTED} to {later}; ");
     assert!(restored.contains(&told), "{restored}");
-    assert_eq!(number(&copy_of(&world, 12), "PRAGMA user_version"), 12);
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 11);
+    assert_eq!(number(&copy_of(&world, 13), "PRAGMA user_version"), 13);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 12);
     assert_eq!(world.sql::<i64>("SELECT last_commit_ns FROM ledger") as u64, COMMITTED.0);
     assert_eq!(world.sql::<String>("PRAGMA integrity_check"), "ok");
     let none = restore(&world.path(), None).unwrap_err();
     assert!(
-        matches!(&none.cause, Cause::NoCopy { present: 11, copies, .. } if *copies == [11, 12]),
+        matches!(&none.cause, Cause::NoCopy { present: 12, copies, .. } if *copies == [12, 13]),
         "{none}"
     );
-    let again = restore(&world.path(), Some(12)).unwrap();
-    assert!(again.contains(&format!("at {later}, schema version 12\n")), "{again}");
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 12);
+    let again = restore(&world.path(), Some(13)).unwrap();
+    assert!(again.contains(&format!("at {later}, schema version 13\n")), "{again}");
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 13);
 }
 
 #[test]
@@ -95,9 +95,9 @@ fn the_restore_command_prints_what_is_lost() {
     let output = String::from_utf8(done.stdout).unwrap();
     for part in [
         "ledger.db: restored as it was at 2026-",
-        "schema version 11",
+        "schema version 12",
         "not in the restored ledger",
-        "ledger.db.v12",
+        "ledger.db.v13",
     ] {
         assert!(output.contains(part), "{part}: {output}");
     }
@@ -105,7 +105,7 @@ fn the_restore_command_prints_what_is_lost() {
     assert_eq!(refused.status.code(), Some(2));
     let output = String::from_utf8(refused.stderr).unwrap();
     assert!(
-        output.contains("there is no saved copy to restore: the ledger has schema version 11"),
+        output.contains("there is no saved copy to restore: the ledger has schema version 12"),
         "{output}"
     );
 }

@@ -11,8 +11,8 @@ use gpumeter::accounting::billing::{BillRequest, LineDetail, PriceBook, Rate, Ra
 use gpumeter::accounting::ledger::{Error, Ledger, Opening};
 use gpumeter::accounting::tenants::{Decision, TenantRules};
 use gpumeter::model::{
-    ActivitySource, Amounts, Fraction, GpuId, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
-    Nanoseconds, Parts, Row, Settlement, SlotId, SlotState, Span, Stamp, Tariff, Use, Utc,
+    ActivitySource, Amounts, Fraction, GpuId, Grade, HolderId, HolderKind, Holding, HoldingSource, Method,
+    Microjoules, Nanoseconds, Parts, Row, Settlement, SlotId, SlotState, Span, Stamp, Tariff, Use, Utc,
 };
 
 /// 2025-11-14T22:15:00Z, a quarter hour.
@@ -77,7 +77,7 @@ impl World {
 /// Makes the tables of a ledger, with these rows.
 pub(crate) fn fill(connection: &rusqlite::Connection, rows: &str) {
     let schema = include_str!("../../../src/accounting/ledger/schema.sql");
-    let marks = "PRAGMA application_id = 0x47504D54; PRAGMA user_version = 11;";
+    let marks = "PRAGMA application_id = 0x47504D54; PRAGMA user_version = 12;";
     connection.execute_batch("PRAGMA synchronous = OFF; PRAGMA foreign_keys = OFF").unwrap();
     connection.execute_batch(&format!("BEGIN; {schema} {rows} COMMIT; {marks}")).unwrap();
 }
@@ -133,6 +133,18 @@ pub(crate) fn row(name: &str, parts: Parts, used: Use) -> Row {
         grade: Grade::Measured,
         method: Method::Observed,
         source: ActivitySource::Gpm,
+        granted_by: grant_of(&holder(name), &parts),
+    }
+}
+
+/// By whom what a holder held was granted; nobody grants a remainder.
+pub(crate) fn grant_of(holder: &HolderId, parts: &Parts) -> Option<HoldingSource> {
+    match holder.kind() {
+        _ if parts.held() == 0 => None,
+        HolderKind::Remainder => None,
+        HolderKind::Pod => Some(HoldingSource::Kubernetes),
+        HolderKind::Slurm => Some(HoldingSource::Slurm),
+        _ => Some(HoldingSource::Presence),
     }
 }
 
