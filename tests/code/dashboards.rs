@@ -23,7 +23,15 @@ const EXCLUDED: &[(&str, &str, &str)] = &[
     ("template-instance", "node", "it shows one node, so that a line for each GPU stays readable"),
     ("template-instance", "gpu", "it shows one GPU"),
     ("target-job", "ALERTS", "alerts on a whole cluster have no job"),
+    ("target-job", "tenant_month:gpu_tenant_cost:sum", OF_ALL_CLUSTERS),
+    ("target-job", "tenant_month:gpu_tenant_budget:spent_ratio", OF_ALL_CLUSTERS),
+    ("target-job", "tenant_month:gpu_tenant_budget:projected_ratio", OF_ALL_CLUSTERS),
+    ("target-job", "gpu_tenant_budget", OF_ALL_CLUSTERS),
+    ("target-job", "gpumeter_billing_period_end_timestamp_seconds", OF_ALL_CLUSTERS),
+    ("uuid-column", "GPUs that are absent", "a board that is gone and the one in its place have one index"),
 ];
+
+const OF_ALL_CLUSTERS: &str = "a budget is of all clusters";
 
 fn is_excluded(rule: &str, what: &str) -> bool {
     EXCLUDED.iter().any(|(excluded, place, _)| (*excluded, *place) == (rule, what))
@@ -289,7 +297,9 @@ fn every_query_chooses_its_targets_by_the_variables() {
                         && matches!(matcher.op, MatchOp::Re(_))
                 })
             };
-            assert!(has("cluster"), "{place}: {metric} is of any cluster");
+            let is_of_all =
+                EXCLUDED.iter().any(|(_, name, reason)| (*name, *reason) == (&*metric, OF_ALL_CLUSTERS));
+            assert!(has("cluster") != is_of_all, "{place}: {metric} is of any cluster");
             // target-job, target-instance; recorded sums have no instance.
             assert!(has("job") || is_excluded("target-job", &metric), "{place}: {metric} is of any job");
             let is_of_nodes = dashboard.variable("instance").is_some() && !metric.starts_with("model:");
@@ -314,8 +324,9 @@ fn rates_are_over_the_rate_interval_of_grafana() {
 }
 
 /// The sets of labels that series are joined on.
-const JOINS: [&[&str]; 6] = [
+const JOINS: [&[&str]; 7] = [
     &[],
+    &["month"],
     &["cluster", "job", "instance"],
     &["cluster", "job", "instance", "uuid"],
     &["cluster", "job", "instance", "uuid", "xid"],
@@ -396,16 +407,52 @@ fn the_keys_of_a_table_are_labels_of_a_query_and_links_lead_somewhere() {
             }
             let organize =
                 list(&panel["transformations"]).iter().find(|one| one["id"] == "organize").unwrap();
-            for name in organize["options"]["renameByName"].as_object().unwrap().keys() {
+            let headings = organize["options"]["renameByName"].as_object().unwrap();
+            for name in headings.keys() {
                 assert!(labels.contains(name), "{place}: no query has {name}");
             }
+            let sorted = list(&panel["options"]["sortBy"]);
+            assert!(
+                sorted.iter().all(|by| headings.values().any(|one| *one == by["displayName"])),
+                "{place}"
+            );
             for property in
                 list(&panel["fieldConfig"]["overrides"]).iter().flat_map(|one| list(&one["properties"]))
             {
                 for link in list(&property["value"]).iter().filter(|_| property["id"] == "links") {
                     check_link(dashboard, text(&link["url"]), &variables);
+                    for field in text(&link["url"]).split("${__data.fields.").skip(1) {
+                        let field = field.split('}').next().unwrap();
+                        assert!(headings.values().any(|one| *one == field), "{place}: no column {field}");
+                    }
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn tables_show_nodes_and_indexes_and_keep_uuids_for_links() {
+    for dashboard in &dashboards() {
+        for panel in dashboard.panels() {
+            let of_table = list(&panel["transformations"]).iter().find(|one| one["id"] == "organize");
+            let heading =
+                of_table.map(|one| text(&one["options"]["renameByName"]["uuid"])).unwrap_or_default();
+            if heading.is_empty() || is_excluded("uuid-column", text(&panel["title"])) {
+                continue;
+            }
+            let place = dashboard.place(panel);
+            let overrides = list(&panel["fieldConfig"]["overrides"]);
+            let properties = |name: &str| {
+                let of_column = overrides.iter().filter(move |one| one["matcher"]["options"] == name);
+                of_column.flat_map(|one| list(&one["properties"])).collect::<Vec<_>>()
+            };
+            let is_hidden =
+                properties(heading).iter().any(|one| one["id"] == "custom.hidden" && one["value"] == true);
+            assert!(is_hidden, "{place}: shows UUIDs");
+            let links = properties("GPU").into_iter().flat_map(|one| list(&one["value"]));
+            let mut leads = links.map(|link| text(&link["url"]));
+            assert!(leads.any(|url| url.ends_with("&var-uuid=${__data.fields.UUID}")), "{place}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The fleet: all nodes of the chosen clusters.
 
-use super::panel::{MARGIN, Panel, TO_GPU, TO_NODE, TO_TENANT, ZERO_IS_BEST, ZERO_IS_WELL};
+use super::panel::{MARGIN, Panel, TO_NODE, TO_TENANT, ZERO_IS_BEST, ZERO_IS_WELL};
 use super::shared::{self, tenants};
 use super::{Dashboard, Question, Row};
 
@@ -172,8 +172,7 @@ fn worst() -> Row {
                 .empty("nobody holds an idle GPU")
                 .key("cluster", "Cluster")
                 .linked_key("instance", "Node", TO_NODE)
-                .key("gpu", "GPU")
-                .linked_key("uuid", "UUID", TO_GPU)
+                .gpu_key()
                 .linked_key("tenant", "Tenant", TO_TENANT)
                 .column(
                     "Idle share of 30 min",
@@ -187,8 +186,7 @@ fn worst() -> Row {
                 .empty("no board reports its distance to a limit")
                 .key("cluster", "Cluster")
                 .linked_key("instance", "Node", TO_NODE)
-                .key("gpu", "GPU")
-                .linked_key("uuid", "UUID", TO_GPU)
+                .gpu_key()
                 .coloured_column(
                     "Margin",
                     "celsius",
@@ -217,6 +215,12 @@ fn energy_and_money() -> Row {
                     "3600 * sum by (currency, price_class) (tenant:gpu_tenant_held_cost:rate5m{$fleet})",
                     "{{price_class}} {{currency}}",
                 ),
+            shared::month_by_tenant("$tenants").width(18).height(8),
+            shared::month_cost("What the running calendar month costs in all clusters: what tenants are charged, and what nobody held; alerts/budgets.yaml adds it up once per hour. An estimate beside the bill, which counts.")
+                .width(6)
+                .height(8)
+                .query(&shared::month_sum("$tenants"), "{{currency}}, tenants")
+                .query(&shared::month_sum(r#"tenant=~"__.*__""#), "{{currency}}, not held"),
         ],
     }
 }

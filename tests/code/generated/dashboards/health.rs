@@ -83,15 +83,15 @@ fn to_do() -> Row {
                 .empty("nothing is to be done; that is good while the agents answer")
                 .key("cluster", "Cluster")
                 .linked_key("instance", "Node", TO_NODE)
-                .key("gpu", "GPU")
-                .linked_key("uuid", "UUID", TO_GPU)
+                .gpu_key()
                 .label_column("state", "Health", &format!(r#"group by ({gpu}, state) (gpu_health{{$fleet, state!="ok"}})"#))
                 .label_column("action", "Driver asks for", &format!(r#"group by ({gpu}, action) (gpu_recovery_action{{$fleet, action!="none"}})"#))
                 .coloured_column("Replace", "none", &format!("max by ({gpu}) (gpu_row_remap_failure{{$fleet}} == 1 or gpu_ecc_sram_threshold_exceeded{{$fleet}} == 1)"), ZERO_IS_WELL)
                 .coloured_column("Awaits reset", "none", &format!("max by ({gpu}) (gpu_row_remap_pending{{$fleet}} == 1 or gpu_retired_pages_pending{{$fleet}} == 1)"), ZERO_IS_BEST),
-            Panel::table("GPUs that are absent", "lost: on the bus, but not with the driver. gone: not on the bus. guest and replaced are somebody's intention.")
+            Panel::table("GPUs that are absent", "lost: on the bus, but not with the driver. gone: not on the bus. guest and replaced are somebody's intention. Another board may have the index now.")
                 .width(8)
                 .empty("no GPU is absent")
+                .key("cluster", "Cluster")
                 .linked_key("instance", "Node", TO_NODE)
                 .key("gpu", "GPU")
                 .linked_key("uuid", "UUID", TO_GPU)
@@ -117,9 +117,9 @@ fn memory() -> Row {
         Panel::table(title, answers)
             .width(8)
             .height(8)
+            .key("cluster", "Cluster")
             .linked_key("instance", "Node", TO_NODE)
-            .key("gpu", "GPU")
-            .linked_key("uuid", "UUID", TO_GPU)
+            .gpu_key()
             .coloured_column(heading, "none", expression, ZERO_IS_BEST)
     };
     Row {
@@ -155,8 +155,7 @@ fn heat_and_power() -> Row {
                 .empty("no board reports its distance to a limit")
                 .key("cluster", "Cluster")
                 .linked_key("instance", "Node", TO_NODE)
-                .key("gpu", "GPU")
-                .linked_key("uuid", "UUID", TO_GPU)
+                .gpu_key()
                 .key("limit", "Limit")
                 .coloured_column("Margin", "celsius", "bottomk(20, gpu_temperature_margin_celsius{$fleet})", MARGIN),
             Panel::table("Slowed down now", "GPUs whose clocks something holds down, by reason; the power cap is left out.")
@@ -164,8 +163,7 @@ fn heat_and_power() -> Row {
                 .empty("no GPU is slowed down")
                 .key("cluster", "Cluster")
                 .linked_key("instance", "Node", TO_NODE)
-                .key("gpu", "GPU")
-                .linked_key("uuid", "UUID", TO_GPU)
+                .gpu_key()
                 .label_column(
                     "reason",
                     "Reason",
@@ -180,9 +178,9 @@ fn links() -> Row {
         Panel::table(title, answers)
             .width(8)
             .height(8)
+            .key("cluster", "Cluster")
             .linked_key("instance", "Node", TO_NODE)
-            .key("gpu", "GPU")
-            .linked_key("uuid", "UUID", TO_GPU)
+            .gpu_key()
     };
     Row {
         title: "Links",
@@ -208,9 +206,9 @@ fn links() -> Row {
                 .width(12)
                 .height(6)
                 .empty("no replay")
+                .key("cluster", "Cluster")
                 .linked_key("instance", "Node", TO_NODE)
-                .key("gpu", "GPU")
-                .linked_key("uuid", "UUID", TO_GPU)
+                .gpu_key()
                 .coloured_column("Replays", "none", "topk(20, round(increase(gpu_pcie_replays_total{$fleet}[1h])) > 0)", ZERO_IS_BEST),
         ],
     }

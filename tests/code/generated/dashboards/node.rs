@@ -1,6 +1,6 @@
 //! One node: all of its GPUs.
 
-use super::panel::{MARGIN, Panel, TO_GPU, ZERO_IS_WELL};
+use super::panel::{MARGIN, Panel, ZERO_IS_WELL};
 use super::shared::{self, GPU, HEALTH, gpu_and, tenants};
 use super::{Dashboard, Question, Row};
 
@@ -66,9 +66,8 @@ fn gpus() -> Row {
     Row {
         title: "GPUs",
         panels: vec![
-            Panel::table("GPUs one by one", "One row for each GPU; a click on its UUID opens its dashboard. What a board cannot answer stays blank.")
-                .key("gpu", "GPU")
-                .linked_key("uuid", "UUID", TO_GPU)
+            Panel::table("GPUs one by one", "One row for each GPU; a click on it opens its dashboard. What a board cannot answer stays blank.")
+                .gpu_key()
                 .label_column("model", "Model", &format!("group by ({labels}, model, mig) (gpu_info{{$node}})"))
                 .key("mig", "MIG")
                 .label_column("state", "Health", &format!("group by ({labels}, state) (gpu_health{{$node}})"))

@@ -26,6 +26,7 @@ pub(super) struct Query {
 struct Column {
     title: &'static str,
     unit: &'static str,
+    decimals: Option<u32>,
     steps: &'static [(f64, &'static str)],
 }
 
@@ -47,6 +48,8 @@ pub(super) struct Panel {
     columns: Vec<Column>,
     /// Labels that a table shows, in order, each with its heading and a link.
     keys: Vec<Key>,
+    /// The columns by which a table is sorted, the largest first.
+    sorted_by: &'static [&'static str],
     /// States: each with its value, its name, and its colour.
     mappings: &'static [(&'static str, &'static str, &'static str)],
     /// Series that are limits, drawn as dashes: a regular expression of their names.
@@ -64,14 +67,16 @@ enum Shown {
     Label(&'static str),
 }
 
-/// A label that a table shows: its name, its heading, and where a click leads.
+/// A label of a table's rows: its name, its heading, and where a click leads.
 struct Key {
     label: &'static str,
     heading: &'static str,
     link: Option<Link>,
+    /// Whether only links and the merging of rows need it.
+    is_hidden: bool,
 }
 
-/// The dashboard that a cell leads to, with the variable that the cell's text sets.
+/// The dashboard that a cell leads to, with the variable that the row's label of that name sets.
 #[derive(Clone, Copy)]
 pub(super) struct Link {
     pub(super) dashboard: &'static str,
@@ -107,6 +112,7 @@ impl Panel {
             steps: PLAIN,
             columns: Vec::new(),
             keys: Vec::new(),
+            sorted_by: &[],
             mappings: &[],
             limits: None,
             shown: Shown::Value,
@@ -202,13 +208,20 @@ impl Panel {
 
     /// A label that each row of a table shows.
     pub(super) fn key(mut self, label: &'static str, heading: &'static str) -> Self {
-        self.keys.push(Key { label, heading, link: None });
+        self.keys.push(Key { label, heading, link: None, is_hidden: false });
         self
     }
 
     /// A label that leads to another dashboard.
     pub(super) fn linked_key(mut self, label: &'static str, heading: &'static str, link: Link) -> Self {
-        self.keys.push(Key { label, heading, link: Some(link) });
+        self.keys.push(Key { label, heading, link: Some(link), is_hidden: false });
+        self
+    }
+
+    /// The GPU of each row by its index, which leads to its dashboard. Its UUID, which that needs, is shown on hover only.
+    pub(super) fn gpu_key(mut self) -> Self {
+        self = self.linked_key("gpu", "GPU", TO_GPU);
+        self.keys.push(Key { label: "uuid", heading: "UUID", link: None, is_hidden: true });
         self
     }
 
@@ -224,8 +237,18 @@ impl Panel {
         expression: &str,
         steps: &'static [(f64, &'static str)],
     ) -> Self {
-        self.columns.push(Column { title, unit, steps });
+        self.columns.push(Column { title, unit, decimals: None, steps });
         self.query(expression, "")
+    }
+
+    /// A column of amounts of money.
+    pub(super) fn money_column(mut self, title: &'static str, expression: &str) -> Self {
+        self.columns.push(Column { title, unit: "locale", decimals: Some(2), steps: PLAIN });
+        self.query(expression, "")
+    }
+
+    pub(super) fn sorted_by(self, columns: &'static [&'static str]) -> Self {
+        Self { sorted_by: columns, ..self }
     }
 
     /// Restricts each query's rows to those with a label, which the table shows; its value says nothing.
@@ -351,20 +374,23 @@ impl Panel {
         let by_name = |name: &str, properties: Value| json!({ "matcher": { "id": "byName", "options": name }, "properties": properties });
         let mut overrides = Vec::new();
         for column in self.columns.iter().filter(|column| !column.title.is_empty()) {
-            overrides.push(by_name(
-                column.title,
-                json!([
-                    { "id": "unit", "value": column.unit },
-                    { "id": "thresholds", "value": { "mode": "absolute", "steps": steps(column.steps) } },
-                    { "id": "custom.cellOptions", "value": { "type": "color-text" } },
-                ]),
-            ));
+            let mut properties = vec![
+                json!({ "id": "unit", "value": column.unit }),
+                json!({ "id": "thresholds", "value": { "mode": "absolute", "steps": steps(column.steps) } }),
+                json!({ "id": "custom.cellOptions", "value": { "type": "color-text" } }),
+            ];
+            if let Some(decimals) = column.decimals {
+                properties.push(json!({ "id": "decimals", "value": decimals }));
+            }
+            overrides.push(by_name(column.title, json!(properties)));
         }
         for key in &self.keys {
             if let Some(link) = key.link {
-                let url = self.url(link, variables);
-                let links = json!([{ "title": format!("{} ${{__value.text}}", key.heading), "url": url }]);
+                let links = json!([self.link(key, link, variables)]);
                 overrides.push(by_name(key.heading, json!([{ "id": "links", "value": links }])));
+            }
+            if key.is_hidden {
+                overrides.push(by_name(key.heading, json!([{ "id": "custom.hidden", "value": true }])));
             }
         }
         if self.view == View::Table && self.empty.is_some() {
@@ -393,8 +419,17 @@ impl Panel {
         overrides
     }
 
-    /// Keeps the time and the variables; the cell sets one, and the row's node another.
-    fn url(&self, Link { dashboard, variable }: Link, variables: &[&str]) -> String {
+    /// Keeps the time and the variables; a label of the row sets one, and the row's node another.
+    fn link(&self, key: &Key, Link { dashboard, variable }: Link, variables: &[&str]) -> Value {
+        let other = self.keys.iter().find(|other| other.label == variable && key.label != variable);
+        let title = format!("{} ${{__value.text}}", key.heading);
+        let (title, value) = match other {
+            Some(Key { heading, .. }) => {
+                let value = format!("${{__data.fields.{heading}}}");
+                (format!("{title}, {heading} {value}"), value)
+            }
+            None => (title, "${__value.text}".into()),
+        };
         // That of tenants is of all nodes.
         let is_of_nodes = !["instance", "tenant"].contains(&variable);
         let node = self.keys.iter().find(|key| key.label == "instance" && is_of_nodes);
@@ -407,7 +442,7 @@ impl Panel {
         if let Some(node) = node {
             url += &format!("&var-instance=${{__data.fields.{}}}", node.heading);
         }
-        format!("{url}&var-{variable}=${{__value.text}}")
+        json!({ "title": title, "url": format!("{url}&var-{variable}={value}") })
     }
 
     fn options(&self) -> Value {
@@ -430,7 +465,14 @@ impl Panel {
                             "sortBy": "Last *", "sortDesc": true },
                 "tooltip": { "mode": "multi", "sort": "desc" },
             }),
-            View::Table => json!({ "cellHeight": "sm", "showHeader": true }),
+            View::Table => {
+                let mut options = json!({ "cellHeight": "sm", "showHeader": true });
+                if !self.sorted_by.is_empty() {
+                    let descending = |title| json!({ "displayName": title, "desc": true });
+                    options["sortBy"] = self.sorted_by.iter().map(descending).collect();
+                }
+                options
+            }
             View::States => {
                 json!({ "mergeValues": true, "showValue": "auto", "legend": { "showLegend": true } })
             }

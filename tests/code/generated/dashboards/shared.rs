@@ -1,6 +1,6 @@
 //! Variables, annotations and panels that several dashboards have.
 
-use super::panel::{self, MARGIN, Panel, TO_GPU, TO_TENANT, TO_WORKLOAD, ZERO_IS_BEST, ZERO_IS_WELL};
+use super::panel::{self, MARGIN, Panel, TO_TENANT, TO_WORKLOAD, ZERO_IS_BEST, ZERO_IS_WELL};
 use super::{Annotation, Variable};
 
 /// What a series of one GPU is called: unique among nodes and clusters.
@@ -97,6 +97,62 @@ pub(super) fn annotations(scope: &'static str, is_large: bool) -> Vec<Annotation
     ]
 }
 
+/// What a rule of `budgets.yaml` says of the running month, for the tenants that matchers choose.
+///
+/// The rules are evaluated once per hour, and a budget is of all clusters.
+fn of_month(rule: &str, matchers: &str, condition: &str) -> String {
+    tenants(&format!(
+        "last_over_time(tenant_month:{rule}{{{matchers}}}[2h]){condition} \
+         and on (month) gpumeter_billing_period_end_timestamp_seconds > time()"
+    ))
+}
+
+const COST: &str = "gpu_tenant_cost:sum";
+const SPENT: &str = "gpu_tenant_budget:spent_ratio";
+const PROJECTED: &str = "gpu_tenant_budget:projected_ratio";
+const NO_SUM: &str = "no prices, or no hour is added up yet";
+
+/// What the running month costs so far, by currency; each query is a sum of `month_sum`.
+pub(super) fn month_cost(answers: &'static str) -> Panel {
+    Panel::stat("Month so far (estimate)", answers).unit("locale").decimals(2).empty(NO_SUM).shows_legend()
+}
+
+pub(super) fn month_sum(matchers: &str) -> String {
+    format!("sum by (currency) ({})", of_month(COST, matchers, ""))
+}
+
+/// How many tenants have used up their budgets, or will.
+pub(super) fn over_budget(matchers: &str) -> Panel {
+    let count = |rule| {
+        let over = of_month(rule, matchers, " > 1");
+        format!("count({over}) or 0 * count({})", of_month(rule, matchers, ""))
+    };
+    Panel::stat("Tenants over budget", "Projected: at the end of the month, if each hour until then costs what one of the last 24 hours did; who is over it now is one of them. Of all clusters; alerts/budgets.yaml adds it up once per hour.")
+        .colours(ZERO_IS_BEST)
+        .empty("no budgets, or no hour is added up yet")
+        .query(&count(SPENT), "now")
+        .query(&count(PROJECTED), "projected")
+}
+
+/// What each tenant costs in the running month, beside its budget.
+pub(super) fn month_by_tenant(matchers: &str) -> Panel {
+    // With rules of a budget per cluster, costs add up, and the highest share counts.
+    let by_tenant = |operation, rule| {
+        format!("{operation} by (tenant, month, currency) ({})", of_month(rule, matchers, ""))
+    };
+    let budget = tenants(&format!("max by (tenant, currency) (gpu_tenant_budget{{{matchers}}})"));
+    Panel::table("Month so far and budgets, by tenant (estimate)", "Of all clusters; alerts/budgets.yaml adds it up once per hour. The bill counts. Spent and Projected are shares of the budget, and blank without one; Projected as if each hour until the end of the month cost what one of the last 24 hours did.")
+        .empty(NO_SUM)
+        .linked_key("tenant", "Tenant", TO_TENANT)
+        .key("month", "Month")
+        .key("currency", "Currency")
+        .money_column("Cost so far", &by_tenant("sum", COST))
+        .money_column("Budget", &budget)
+        .coloured_column("Spent", "percentunit", &by_tenant("max", SPENT), &[(f64::NEG_INFINITY, "green"), (1.0, "red")])
+        .coloured_column("Projected", "percentunit", &by_tenant("max", PROJECTED), &[(f64::NEG_INFINITY, "green"), (1.0, "orange")])
+        .sorted_by(&["Spent", "Cost so far"])
+}
+
 /// How many GPUs are there, and how many should be.
 pub(super) fn presence(scope: &str) -> Panel {
     Panel::stat("GPUs", "How many GPUs the driver lists, and how many the agents expect: those it has listed before and that nobody told to forget.")
@@ -141,8 +197,7 @@ pub(super) fn holders(scope: &str) -> Panel {
         .empty("nobody holds a GPU")
         .key("cluster", "Cluster")
         .key("instance", "Node")
-        .key("gpu", "GPU")
-        .linked_key("uuid", "UUID", TO_GPU)
+        .gpu_key()
         .key("gpu_instance", "MIG instance")
         .linked_key("tenant", "Tenant", TO_TENANT)
         .linked_key("workload", "Workload", TO_WORKLOAD)
@@ -157,8 +212,7 @@ pub(super) fn latest_xids(scope: &str) -> Panel {
         .empty("no XID was seen; that is good while the GPUs answer")
         .key("cluster", "Cluster")
         .key("instance", "Node")
-        .key("gpu", "GPU")
-        .linked_key("uuid", "UUID", TO_GPU)
+        .gpu_key()
         .key("xid", "XID")
         .key("class", "Class")
         .key("action", "Action")

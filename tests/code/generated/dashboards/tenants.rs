@@ -1,6 +1,6 @@
 //! Tenants and cost, over all nodes of the chosen clusters.
 
-use super::panel::{Panel, TO_GPU, TO_NODE, TO_TENANT, TO_WORKLOAD, ZERO_IS_BEST, ZERO_IS_WELL};
+use super::panel::{Panel, TO_NODE, TO_TENANT, TO_WORKLOAD, ZERO_IS_BEST, ZERO_IS_WELL};
 use super::shared::{self, tenants};
 use super::{Dashboard, Question, Row, Variable};
 
@@ -19,7 +19,7 @@ pub(super) fn dashboard() -> Dashboard {
         questions: questions(),
         variables,
         annotations: shared::annotations("$fleet", true),
-        rows: vec![over_time(), sums(), cost(), idle(), use_without_holding(), trust()],
+        rows: vec![month(), over_time(), sums(), cost(), idle(), use_without_holding(), trust()],
         from: "now-24h",
     }
 }
@@ -73,13 +73,24 @@ fn questions() -> [Question; 3] {
                     .empty("no prices are configured")
                     .shows_legend()
                     .query(&chosen("3600 * sum by (currency) (tenant:gpu_tenant_held_cost:rate5m{$chosen})"), "{{currency}} per hour, tenants only"),
-                Panel::stat("Sums are recorded since", "The first hour that Prometheus has recorded and kept; sums of longer spans lack what came before. The ledgers may reach further back.")
-                    .unit("dateTimeAsIso")
-                    .empty("no hour has been recorded yet")
-                    .query(&format!("1000 * min({SINCE})"), "since"),
+                shared::month_cost("What the chosen tenants are charged for the running calendar month in all clusters, added up once per hour by alerts/budgets.yaml; an estimate beside the bill, which counts.")
+                    .query(&shared::month_sum(CHOSEN), "{{currency}}, tenants only"),
             ],
         },
     ]
+}
+
+/// Whose money the rules of budgets are asked for.
+const CHOSEN: &str = r#"tenant=~"$tenant", $tenants"#;
+
+fn month() -> Row {
+    Row {
+        title: "Money of the month (estimates of all clusters; the bill counts)",
+        panels: vec![
+            shared::month_by_tenant(CHOSEN).width(18).height(8),
+            shared::over_budget(CHOSEN).width(6).height(8),
+        ],
+    }
 }
 
 fn over_time() -> Row {
@@ -188,8 +199,7 @@ fn idle() -> Row {
                 .linked_key("tenant", "Tenant", TO_TENANT)
                 .key("cluster", "Cluster")
                 .linked_key("instance", "Node", TO_NODE)
-                .key("gpu", "GPU")
-                .linked_key("uuid", "UUID", TO_GPU)
+                .gpu_key()
                 .column(
                     "Idle share of 30 min",
                     "percentunit",
@@ -267,6 +277,11 @@ fn trust() -> Row {
                     &shared::count_or_zero("count by (cluster, uuid) (group by (cluster, uuid, instance) (gpu_present{$fleet} == 1)) > 1", "$fleet"),
                     "GPUs",
                 ),
+            Panel::stat("Sums are recorded since", "The first hour that Prometheus has recorded and kept; sums of longer spans lack what came before. The ledgers may reach further back.")
+                .unit("dateTimeAsIso")
+                .empty("no hour has been recorded yet")
+                .query(&format!("1000 * min({SINCE})"), "since")
+                .width(8),
         ],
     }
 }

@@ -1,6 +1,6 @@
 //! One workload on all of its GPUs: a pod, a job, a service.
 
-use super::panel::{Panel, TO_GPU, TO_NODE, ZERO_IS_BEST, ZERO_IS_WELL};
+use super::panel::{Panel, TO_NODE, ZERO_IS_BEST, ZERO_IS_WELL};
 use super::shared::{self, GPU};
 use super::{Dashboard, Question, Row, Variable};
 
@@ -141,8 +141,7 @@ fn what() -> Row {
             .empty("the workload holds nothing now")
             .key("cluster", "Cluster")
             .linked_key("instance", "Node", TO_NODE)
-            .key("gpu", "GPU")
-            .linked_key("uuid", "UUID", TO_GPU)
+            .gpu_key()
             .label_column(
                 "state",
                 "Health",
