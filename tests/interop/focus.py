@@ -38,6 +38,7 @@ PRICES = """prices:
 
 def focus(suite: Suite):
     config = re.sub(r"(?m)^prices:\n(?:  .*\n)+", PRICES, Demo.CONFIG.read_text()) + BILLING
+    config = config.replace("research: {cost_center", "alice: {cost_center")
     demo = Demo(suite, config=config, began=MID_MONTH.timestamp())
     demo.clock.run(120)
     later, closed_until = MID_MONTH + timedelta(hours=1), lambda: demo.api("bill")["closed_until"]
@@ -88,7 +89,7 @@ def validate(suite, path):
 def sums(suite, path, exact):
     """Products and sums in a database, without floats."""
     query = f"""
-        SELECT count(*), sum(BilledCost), sum(EffectiveCost), sum(ListCost),
+        SELECT count(*) FILTER (Tags LIKE '%"cost_center":"4711"%' AND x_Tenant = 'alice'), count(*), sum(BilledCost), sum(EffectiveCost), sum(ListCost),
                count(*) FILTER (ContractedUnitPrice * PricingQuantity <> ContractedCost),
                count(*) FILTER (ListUnitPrice * PricingQuantity <> ListCost), typeof(any_value(ContractedUnitPrice * PricingQuantity)),
                count(*) FILTER (ChargeCategory = 'Adjustment'), count(*) FILTER (PricingUnit = 'kWh')
@@ -96,7 +97,7 @@ def sums(suite, path, exact):
     ran = focus_python("-c", f"import duckdb; print(*duckdb.sql({query!r}).fetchone(), sep='|')")
     if not suite.expect(ran.returncode == 0, f"DuckDB does not read {path.name}: {ran.stderr[-2000:]}"):
         return
-    rows, *costs, wrong, wrong_list, kind, adjustments, energy = ran.stdout.strip().split("|")
+    tagged, rows, *costs, wrong, wrong_list, kind, adjustments, energy = ran.stdout.strip().split("|")
     parts = sum(int(line.get("exact_money") or 0) for line in exact["lines"])
     # Money is in 1 / 3.6e12 of a nano-unit, and costs have 22 places, rounded down.
     total = parts * 25 // 9
@@ -105,6 +106,7 @@ def sums(suite, path, exact):
         suite.expect(found == total, f"{path.name}: costs sum to {found}, the bill to {total}")
     suite.expect((wrong, wrong_list) == ("0", "0"), f"{wrong} and {wrong_list} costs are not price x quantity")
     suite.expect(kind == "DECIMAL(38,22)", f"price x quantity is {kind}")
+    suite.expect(int(tagged) > 0, "no row of a tenant with a cost center has it in Tags")
     suite.expect(int(adjustments) > 0 and int(energy) > 0, f"{adjustments} rows are adjustments, {energy} are energy")
     print(f"focus: {rows} rows sum to {costs[0]} EUR exactly")
 

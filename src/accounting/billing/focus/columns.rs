@@ -256,10 +256,13 @@ fn sku_price_details(row: &FocusRow<'_>) -> FocusValue {
     }
 }
 
+/// Node and cluster, which are ours and have our prefix, and the attributes of the tenant, which are the operator's.
 fn tags(row: &FocusRow<'_>) -> FocusValue {
     let known = [("gpumeter/node", Some(row.node)), ("gpumeter/cluster", row.cluster)];
     let known = known.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
-    json_object(&known.filter(|(_, value)| !value.is_empty()).collect())
+    let attributes = row.line.and_then(|line| row.bill.tenant_attributes.get(&line.tenant));
+    let attributes = attributes.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone()));
+    json_object(&attributes.chain(known.filter(|(_, value)| !value.is_empty())).collect())
 }
 
 fn json_object(pairs: &BTreeMap<String, String>) -> FocusValue {
