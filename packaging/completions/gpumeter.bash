@@ -257,7 +257,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__bill)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --from --to --month --by --tenant --only --spread --compare --split-by --book --compare-book --csv --html --json --over-budget --against --tolerance --focus --billing-account --invoice-issuer --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --from --to --month --by --tenant --only --spread --compare --split-by --book --compare-book --csv --html --columns --json --over-budget --against --tolerance --focus --billing-account --invoice-issuer --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -336,6 +336,10 @@ _gpumeter() {
                     return 0
                     ;;
                 --book)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --columns)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1859,13 +1863,25 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__statement__subcmd__show)
-            opts="-h --by --csv --html --json --log-format --help"
+            opts="-h --by --tenant --split-by --csv --html --columns --json --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tenant)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --split-by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --columns)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

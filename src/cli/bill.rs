@@ -39,7 +39,7 @@ use crate::accounting::billing::{
 use crate::accounting::day_files::{self, ExportSource};
 use crate::accounting::ledger::{self, Cause, Reader};
 use crate::config::Config;
-use crate::model::{HolderId, Utc, shown};
+use crate::model::{HolderId, Utc};
 use crate::runtime::clock::{system_now, system_zone};
 
 #[derive(Args, Debug)]
@@ -116,12 +116,16 @@ pub(super) struct BillCommand {
     /// Print one HTML file to send on, with plots: it has no script and loads nothing.
     #[arg(long, conflicts_with = "json")]
     html: bool,
+    /// Columns of the table in this order, with commas between them, such as amount,held,lent; a name of the table or of CSV, or
+    /// an attribute of tenants. By default text has all that are not zero, and HTML as many as a printed page has room for.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with_all = ["csv", "json", "compare", "compare_book", "focus", "against"])]
+    columns: Vec<String>,
     /// Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds; an array of bills where prices changed their currency.
     #[arg(long)]
     json: bool,
     /// List the tenants that cost more in --month, or in this month so far, than their budget (tenants.budgets), and exit
     /// with status 1 if there are any.
-    #[arg(long, conflicts_with_all = ["from", "to", "by", "only", "spread", "compare", "compare_book", "split_by", "book", "csv", "html", "json"])]
+    #[arg(long, conflicts_with_all = ["from", "to", "by", "only", "spread", "compare", "compare_book", "split_by", "book", "csv", "html", "columns", "json"])]
     over_budget: bool,
     #[command(flatten)]
     against: against::AgainstOptions,
@@ -186,29 +190,35 @@ impl BillCommand {
             let other = in_one_currency(self.bills([Some(&*from), Some(&*to)], book)?)?;
             let compared = compare::report(&bill, &other, &self.by).map_err(Failure::wrong)?;
             print(&report::text::report(&compared))?;
-        } else if let Some([what, directory]) = self.split_by.as_deref() {
-            let what: BillGrouping =
-                what.parse().map_err(|error| Failure::wrong(format!("--split-by: {error}")))?;
+        } else if let (Some(what), Some([_, directory])) = (self.split()?, self.split_by.as_deref()) {
             if let Some(problem) = what.unknown(std::iter::once(&bill)) {
                 tracing::warn!("--split-by: {problem}");
             }
-            let files = split::write(&bill, &what, &self.by, Path::new(directory)).map_err(Failure::found)?;
-            let lines = files.iter().map(|(name, path)| format!("{}\t{}\n", path.display(), shown(name)));
-            print_data(&lines.collect::<String>())?;
+            let columns = view::page_columns(&self.columns);
+            let by = split::within(&what, &self.by);
+            print_data(&split::write(bill.clone(), &what, &by, &columns, Path::new(directory))?)?;
         } else {
             self.focus.write(&bill)?;
         }
         balanced(&[bill])
     }
 
+    fn split(&self) -> Result<Option<BillGrouping>, Failure> {
+        let what = self.split_by.as_ref().and_then(|split| split.first());
+        let parse =
+            |what: &String| what.parse().map_err(|error| Failure::wrong(format!("--split-by: {error}")));
+        what.map(parse).transpose()
+    }
+
     /// The bills of a period, each of a span in one currency, with what the options select and add.
     fn bills(&self, period: [Option<&str>; 2], book: Option<&PriceBook>) -> Result<Vec<Bill>, Failure> {
         let needs_days =
             self.by.needs_days() || self.html || self.split_by.is_some() || self.focus.is_asked_for();
-        let detail = match &self.split_by {
+        let detail = match self.split()? {
             _ if self.json || self.focus.is_asked_for() => LineDetail::whole(),
-            Some(split) => {
-                self.by.detail().and(split[0].parse::<BillGrouping>().map_err(Failure::wrong)?.detail())
+            // Each part says how many nodes it is of.
+            Some(what) => {
+                LineDetail { node: true, ..split::within(&what, &self.by).detail().and(what.detail()) }
             }
             None => self.by.detail(),
         };
@@ -247,7 +257,8 @@ impl BillCommand {
         if self.json {
             return json_text(&BillsJson(bills));
         }
-        view::print_bills(bills, &self.by, &BillView::default(), self.csv, self.html)
+        let form = view::BillForm::new(self.csv, self.html, &self.columns);
+        view::print_bills(bills, &self.by, &BillView::default(), &form)
     }
 }
 

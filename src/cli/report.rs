@@ -12,6 +12,9 @@ use std::borrow::Cow;
 
 use crate::model::{Decimal, TimeSum, round_to_digit};
 
+/// Columns of a table for which a page of A4 in portrait has room, names included.
+const PAGE_COLUMNS: usize = 8;
+
 /// What the cells of a column are: it decides how they are aligned, rounded and printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellUnit {
@@ -153,6 +156,28 @@ impl<'a, R: 'a> Column<'a, R> {
     }
 }
 
+impl Heading {
+    /// Whether a person or CSV calls it that.
+    fn is_called(&self, name: &str) -> bool {
+        !name.is_empty() && [&*self.name, &*self.csv, self.short_csv()].contains(&name)
+    }
+
+    /// The name by which a person asks for it; none of a name of rows, and of what only CSV has.
+    fn asked_as(&self) -> Option<&str> {
+        let is_of_rows = self.unit == CellUnit::Text && !self.csv.is_empty();
+        let name = if self.name.is_empty() { self.short_csv() } else { &self.name };
+        (!is_of_rows && self.unit != CellUnit::Number && !name.is_empty()).then_some(name)
+    }
+
+    fn short_csv(&self) -> &str {
+        self.csv.strip_suffix("_hours").unwrap_or(&self.csv)
+    }
+
+    fn is_name_of_rows(&self) -> bool {
+        self.unit == CellUnit::Text && !self.csv.is_empty() && !self.name.is_empty()
+    }
+}
+
 pub(super) struct TableColumn {
     heading: Heading,
     /// By row, the total last.
@@ -196,6 +221,61 @@ impl ReportTable {
             let is_shown = heading.is_always_shown || cells.iter().any(says_something);
             is_shown && !heading.name.is_empty()
         });
+        self
+    }
+
+    /// With the names of its rows and these columns, in this order.
+    ///
+    /// # Errors
+    /// There is no such column; the error lists all.
+    pub(super) fn named(mut self, names: &[String]) -> Result<Self, String> {
+        let mut kept: Vec<usize> = self.places(Heading::is_name_of_rows).collect();
+        for name in names {
+            let place = self.places(|heading| heading.is_called(name)).next();
+            let place = place
+                .filter(|place| kept.contains(place) || self.columns[*place].heading.asked_as().is_some());
+            let Some(place) = place else {
+                let known = self.columns.iter().filter_map(|column| column.heading.asked_as());
+                let known: Vec<&str> = known.collect();
+                return Err(format!("there is no column {name:?}; there are {}", known.join(", ")));
+            };
+            if !kept.contains(&place) {
+                kept.push(place);
+            }
+        }
+        for column in &mut self.columns {
+            if let Some(name) = column.heading.asked_as().map(str::to_owned) {
+                column.heading.name = name;
+            }
+        }
+        Ok(self.ordered(&kept))
+    }
+
+    /// As many columns as a page has room for: the names of its rows and what CSV does not have, then amounts, the first ones of
+    /// `first` before the names of others. Returns the names of the columns that are left out.
+    pub(super) fn for_page(self, first: &[&str]) -> (Self, Vec<String>) {
+        let is_text = |heading: &Heading| heading.unit == CellUnit::Text;
+        let leading: Vec<usize> = self.places(is_text).collect();
+        let rank = |place: &usize| {
+            let csv = &*self.columns[*place].heading.csv;
+            first.iter().position(|name| *name == csv).unwrap_or(first.len())
+        };
+        let mut others: Vec<usize> = self.places(|heading| !is_text(heading)).collect();
+        others.sort_by_key(rank);
+        let room = PAGE_COLUMNS.saturating_sub(leading.len()).max(1);
+        let left_out = others.split_off(others.len().min(room));
+        let left_out = left_out.into_iter().map(|place| self.columns[place].heading.name.clone()).collect();
+        (self.ordered(&[leading, others].concat()), left_out)
+    }
+
+    fn places(&self, is_meant: impl Fn(&Heading) -> bool) -> impl Iterator<Item = usize> {
+        let columns = self.columns.iter().enumerate();
+        columns.filter(move |(_, column)| is_meant(&column.heading)).map(|(place, _)| place)
+    }
+
+    fn ordered(mut self, places: &[usize]) -> Self {
+        let mut columns: Vec<Option<TableColumn>> = self.columns.into_iter().map(Some).collect();
+        self.columns = places.iter().filter_map(|place| columns.get_mut(*place)?.take()).collect();
         self
     }
 

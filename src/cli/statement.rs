@@ -1,9 +1,11 @@
 //! `gpumeter statement`: closes a month with a document that never changes, shows and verifies documents, and gives credits.
 
 mod directory;
+mod excerpt;
 mod verify;
 mod view;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -14,6 +16,7 @@ use super::bill::{check_unowned, days_of, fleet_bills, in_one_currency, request_
 use super::socket::AgentSocket;
 use super::{Failure, print};
 use crate::accounting::billing::chain::{self, check_overlap};
+use crate::accounting::billing::excerpt::{Excerpt, StoredExcerpt};
 use crate::accounting::billing::statement::{
     Credit, Document, DocumentId, Issued, Statement, StatementError, StoredDocument, check_credit,
     check_reason, open_credits, parse_amount,
@@ -41,10 +44,10 @@ pub(super) struct StatementCommand {
 enum StatementAction {
     /// Close a month: its prices and tenants become final, and its bill is written into a document that never changes.
     Close(CloseOptions),
-    /// Print a statement or a credit, as it was closed.
+    /// Print a statement, a credit or an excerpt, as it was closed; or make the excerpt of one tenant, or of each.
     Show(view::ShowOptions),
-    /// Check that documents are as they were written, that their sums follow from their lines, and that they are one chain; exit
-    /// with status 1 if not.
+    /// Check that documents are as they were written, that their sums follow from their lines, that they are one chain, and that
+    /// excerpts stand in the statements that are given too; exit with status 1 if not.
     Verify(verify::VerifyOptions),
     /// Give a tenant an amount of a statement back; it stands below the total of the next statement.
     // On one line it is too long.
@@ -213,7 +216,10 @@ impl CloseOptions {
             files,
             gaps,
             bill,
+            excerpts: BTreeMap::new(),
         };
+        let excerpts = statement.excerpt_digests().map_err(Failure::found)?;
+        let statement = Statement { excerpts, ..statement };
         let told = told_of_statement(&statement);
         let document = Document::Statement(Box::new(statement));
         let (text, stored) = document.with_digest().map_err(Failure::found)?;
@@ -410,11 +416,38 @@ fn record_of(stored: &StoredDocument, period: ClosedPeriod, is_credit: bool) -> 
     RecordedDocument { period, is_credit, number, digest }
 }
 
+/// What a file of statements has.
+enum StatementFile {
+    Document(StoredDocument),
+    Excerpt(Box<StoredExcerpt>),
+}
+
+impl StatementFile {
+    const fn is_unchanged(&self) -> bool {
+        match self {
+            Self::Document(stored) => stored.is_unchanged,
+            Self::Excerpt(stored) => stored.is_unchanged,
+        }
+    }
+}
+
 /// The text of a document and what it is; an error where it is not as it was written.
 fn read(path: &Path) -> Result<(String, StoredDocument), Failure> {
-    let (text, stored) = read_any(path)?;
-    if stored.is_unchanged {
-        return Ok((text, stored));
+    let (text, file) = read_file(path)?;
+    check_unchanged(path, file.is_unchanged())?;
+    match file {
+        StatementFile::Document(stored) => Ok((text, stored)),
+        StatementFile::Excerpt(excerpt) => Err(Failure::wrong(format!(
+            "{}: it is an excerpt; give statement {} itself",
+            path.display(),
+            shown(&excerpt.excerpt.statement.number)
+        ))),
+    }
+}
+
+fn check_unchanged(path: &Path, is_unchanged: bool) -> Result<(), Failure> {
+    if is_unchanged {
+        return Ok(());
     }
     Err(Failure::found(format!(
         "{}: it was changed after it was written; gpumeter statement verify says how, and a copy from before restores it",
@@ -422,10 +455,13 @@ fn read(path: &Path) -> Result<(String, StoredDocument), Failure> {
     )))
 }
 
-fn read_any(path: &Path) -> Result<(String, StoredDocument), Failure> {
+fn read_file(path: &Path) -> Result<(String, StatementFile), Failure> {
     let text = file::read_text(path)
         .map_err(|error| Failure::wrong(format!("{}: cannot be read: {error}", path.display())))?;
-    let stored =
-        Document::read(&text).map_err(|error| Failure::found(format!("{}: {error}", path.display())))?;
-    Ok((text, stored))
+    let read = match Excerpt::read(&text) {
+        Some(excerpt) => excerpt.map(|stored| StatementFile::Excerpt(Box::new(stored))),
+        None => Document::read(&text).map(StatementFile::Document),
+    };
+    let file = read.map_err(|error| Failure::found(format!("{}: {error}", path.display())))?;
+    Ok((text, file))
 }

@@ -176,6 +176,11 @@ class Page:
         result = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=full)
         path.write_bytes(base64.b64decode(result["data"]))
 
+    def pdf(self, path):
+        """The page as it is printed, on the paper that it asks for."""
+        result = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=False)
+        path.write_bytes(base64.b64decode(result["data"]))
+
     def metrics(self):
         return {metric["name"]: metric["value"] for metric in self.call("Performance.getMetrics")["metrics"]}
 

@@ -303,6 +303,23 @@ impl FromStr for BillProperty {
 }
 
 impl BillGrouping {
+    pub fn of_workloads() -> Self {
+        Self(WORDS.iter().filter(|word| word.name == "workload").map(BillProperty::Word).collect())
+    }
+
+    /// Whether all lines of a group of the other one are in one group of this.
+    pub fn is_part_of(&self, other: &Self) -> bool {
+        self.0.iter().all(|property| other.0.contains(property))
+    }
+
+    /// Whether all lines of a tenant are in one group, and no lines of others.
+    pub fn is_one_tenant(&self) -> bool {
+        let is_of_tenants = |property: &BillProperty| {
+            property.word() == Some("tenant") || matches!(property, BillProperty::Attribute(_))
+        };
+        self.has("tenant") && self.0.iter().all(is_of_tenants)
+    }
+
     pub fn names(&self) -> Vec<&str> {
         self.0.iter().map(BillProperty::name).collect()
     }
@@ -327,12 +344,16 @@ impl BillGrouping {
     }
 
     pub fn value_of<'a>(&self, word: &str, values: &'a [String]) -> Option<&'a str> {
-        let place = self.0.iter().position(|property| property.word() == Some(word))?;
-        values.get(place).map(String::as_str)
+        values.get(self.place_of(word)?).map(String::as_str)
+    }
+
+    /// Which of its properties has that word.
+    pub fn place_of(&self, word: &str) -> Option<usize> {
+        self.0.iter().position(|property| property.word() == Some(word))
     }
 
     fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|property| property.word() == Some(name))
+        self.place_of(name).is_some()
     }
 
     /// A property of it, in words, that no line of the bills has; only those whose names the operator makes up.

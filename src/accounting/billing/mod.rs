@@ -12,6 +12,7 @@ pub mod costs;
 mod day;
 mod day_evidence;
 mod draft;
+pub mod excerpt;
 mod explanation;
 pub mod focus;
 mod grouping;

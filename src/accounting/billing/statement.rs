@@ -44,6 +44,9 @@ pub struct Statement {
     pub gaps: Vec<String>,
     /// Credits for earlier statements, below the total of the bill.
     pub credits: Vec<GrantedCredit>,
+    /// The digests of the excerpts of tenants; none of documents from before gpumeter made excerpts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub excerpts: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,12 +139,8 @@ impl Document {
     /// # Errors
     /// The document cannot be written as JSON.
     pub fn with_digest(self) -> Result<(String, StoredDocument), serde_json::Error> {
-        let mut value = serde_json::to_value(&self)?;
-        let digest = digest_of(&value);
-        if let Value::Object(fields) = &mut value {
-            fields.insert("digest".to_owned(), digest.as_str().into());
-        }
-        Ok((canonical(&value), StoredDocument { document: self, digest, is_unchanged: true }))
+        let (text, digest) = seal(serde_json::to_value(&self)?);
+        Ok((text, StoredDocument { document: self, digest, is_unchanged: true }))
     }
 
     /// Reads a document.
@@ -149,12 +148,7 @@ impl Document {
     /// # Errors
     /// The text is no document.
     pub fn read(text: &str) -> Result<StoredDocument, DocumentError> {
-        let mut value: Value = serde_json::from_str(text)?;
-        let is_canonical = canonical(&value) == text;
-        let digest = value.as_object_mut().and_then(|fields| fields.remove("digest"));
-        let digest =
-            digest.and_then(|digest| digest.as_str().map(str::to_owned)).ok_or(DocumentError::NoDigest)?;
-        let is_unchanged = is_canonical && digest == digest_of(&value);
+        let (value, digest, is_unchanged) = open(text, serde_json::from_str(text)?)?;
         Ok(StoredDocument { document: serde_json::from_value(value)?, digest, is_unchanged })
     }
 }
@@ -187,6 +181,9 @@ pub fn changed_fields(text: &str, document: &Document) -> Result<Vec<ChangedFiel
     let found: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let mut derived = statement.clone();
     derive(&mut derived.bill).map_err(|error| error.to_string())?;
+    if !statement.excerpts.is_empty() {
+        derived.excerpts = derived.excerpt_digests().map_err(|error| error.to_string())?;
+    }
     let derived = Document::Statement(derived);
     let mut expected = serde_json::to_value(&derived).map_err(|error| error.to_string())?;
     // The digest is judged by itself.
@@ -200,7 +197,7 @@ pub fn changed_fields(text: &str, document: &Document) -> Result<Vec<ChangedFiel
 
 /// Sets what follows from other fields: of each line the exact money from time, energy and prices, and all rounded money and sums.
 fn derive(bill: &mut Bill) -> Result<(), MoneyOverflow> {
-    let rates: BTreeMap<i64, BillRate> = bill.rates.iter().map(|rate| (rate.id, rate.clone())).collect();
+    let rates = rates_by_id(bill);
     if bill.currency.is_some() {
         for line in &mut bill.lines {
             derive_line(line, &rates)?;
@@ -217,8 +214,12 @@ fn derive(bill: &mut Bill) -> Result<(), MoneyOverflow> {
     Ok(())
 }
 
+pub(super) fn rates_by_id(bill: &Bill) -> BTreeMap<i64, BillRate> {
+    bill.rates.iter().map(|rate| (rate.id, rate.clone())).collect()
+}
+
 /// Sets the exact money of a line under one rate. Under terms, its present price is kept if that is a whole number.
-fn derive_line(line: &mut BillLine, rates: &BTreeMap<i64, BillRate>) -> Result<(), MoneyOverflow> {
+pub(super) fn derive_line(line: &mut BillLine, rates: &BTreeMap<i64, BillRate>) -> Result<(), MoneyOverflow> {
     let rate = |id: Option<i64>| id.and_then(|id| rates.get(&id));
     if let Some(energy) = rate(line.rates.energy).filter(|_| line.energy_money.is_some()) {
         line.exact_energy = ExactMoney::of_energy(energy.nano()?, line.energy());
@@ -241,7 +242,7 @@ fn derive_line(line: &mut BillLine, rates: &BTreeMap<i64, BillRate>) -> Result<(
     Ok(())
 }
 
-fn compare(path: &str, found: &Value, expected: &Value, changed: &mut Vec<ChangedField>) {
+pub(super) fn compare(path: &str, found: &Value, expected: &Value, changed: &mut Vec<ChangedField>) {
     match (found, expected) {
         (Value::Object(found), Value::Object(expected)) => {
             let names = found.keys().chain(expected.keys().filter(|name| !found.contains_key(*name)));
@@ -258,7 +259,12 @@ fn compare(path: &str, found: &Value, expected: &Value, changed: &mut Vec<Change
             }
         }
         _ if found != expected => {
-            let print = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let print = |value: &Value| match value {
+                Value::String(text) => text.clone(),
+                Value::Array(items) => format!("a list of {}", items.len()),
+                Value::Object(fields) => format!("an object of {}", fields.len()),
+                other => other.to_string(),
+            };
             let (found, expected) = (print(found), print(expected));
             changed.push(ChangedField { path: path.to_owned(), found, expected });
         }
@@ -266,7 +272,26 @@ fn compare(path: &str, found: &Value, expected: &Value, changed: &mut Vec<Change
     }
 }
 
-fn digest_of(value: &Value) -> String {
+/// The one text of a document with its digest, and the digest.
+pub(super) fn seal(mut value: Value) -> (String, String) {
+    let digest = digest_of(&value);
+    if let Value::Object(fields) = &mut value {
+        fields.insert("digest".to_owned(), digest.as_str().into());
+    }
+    (canonical(&value), digest)
+}
+
+/// The document of a text without its digest, the digest, and whether that is its own and the text its one form.
+pub(super) fn open(text: &str, mut value: Value) -> Result<(Value, String, bool), DocumentError> {
+    let is_canonical = canonical(&value) == text;
+    let digest = value.as_object_mut().and_then(|fields| fields.remove("digest"));
+    let digest =
+        digest.and_then(|digest| digest.as_str().map(str::to_owned)).ok_or(DocumentError::NoDigest)?;
+    let is_unchanged = is_canonical && digest == digest_of(&value);
+    Ok((value, digest, is_unchanged))
+}
+
+pub(super) fn digest_of(value: &Value) -> String {
     let digest = digest(&SHA256, canonical(value).as_bytes());
     format!("sha256:{}", hexadecimal(digest.as_ref()))
 }

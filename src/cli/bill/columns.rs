@@ -1,6 +1,6 @@
 //! The columns of a bill: whoever adds one adds a line to [`columns`], and text, CSV and HTML have it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::days;
 use super::text::{NO_TIME, begin, notes, pending};
@@ -165,23 +165,85 @@ fn amounts<'a>(bill: &Bill) -> Vec<BillColumn<'a>> {
     ]
 }
 
-pub(super) fn report(bill: &Bill, by: &BillGrouping) -> Report {
+/// Which columns people see.
+#[derive(Clone, Debug)]
+pub(in crate::cli) enum ShownColumns {
+    /// All that say something.
+    Every,
+    /// Those for which a printed page has room, the amount beside the names, and the cost center of tenants.
+    Page,
+    /// These, by their names in the table or in CSV, or as attributes of tenants.
+    Named(Vec<String>),
+}
+
+/// The attribute of tenants that a page has a column for.
+const COST_CENTER: &str = "cost_center";
+
+/// What a page has room for first, by the names in CSV.
+const FIRST: [&str; 7] =
+    ["amount", "spread", "held_hours", "charged_hours", "idle_hours", "used_hours", "energy_kwh"];
+
+impl ShownColumns {
+    /// The attributes of tenants among them, of a bill by tenant.
+    fn attributes<'a>(&self, bill: &'a Bill, by: &BillGrouping) -> Vec<&'a str> {
+        let names: BTreeSet<&str> =
+            bill.tenant_attributes.values().flat_map(BTreeMap::keys).map(String::as_str).collect();
+        let is_shown = |name: &&str| match self {
+            Self::Every => false,
+            Self::Page => *name == COST_CENTER,
+            Self::Named(_) => true,
+        };
+        let is_by_it = |name: &&str| by.names().contains(name);
+        match by.place_of("tenant") {
+            Some(_) => names.into_iter().filter(is_shown).filter(|name| !is_by_it(name)).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// The table with these columns, and the names of those that have no room.
+    fn of(&self, table: ReportTable) -> Result<(ReportTable, Vec<String>), String> {
+        match self {
+            Self::Every => Ok((table.for_people(), Vec::new())),
+            Self::Page => Ok(table.for_people().for_page(&FIRST)),
+            Self::Named(names) => Ok((table.named(names)?, Vec::new())),
+        }
+    }
+}
+
+/// # Errors
+/// A column is named that the bill does not have.
+pub(super) fn report(bill: &Bill, by: &BillGrouping, shown: &ShownColumns) -> Result<Report, String> {
     let mut report = begin(bill);
     let rows = groups(bill, by);
     if rows.is_empty() {
         report.parts.push(ReportPart::Note(NO_TIME.to_owned() + &pending(bill)));
-        return report;
+        return Ok(report);
     }
     let total = BillGroup { bill, names: total_names(by), lines: bill.lines.iter().collect() };
-    let table = ReportTable::new(columns(bill, by, &rows), &rows, Some(&total)).for_people();
+    let mut columns = columns(bill, by, &rows);
+    columns.extend(shown.attributes(bill, by).into_iter().map(|name| attribute(name, by)));
+    let (table, left_out) = shown.of(ReportTable::new(columns, &rows, Some(&total)))?;
     report.legend = table.legend();
     let is_there = |tenant: &str| rows.iter().any(|row| row.names.iter().any(|name| name == tenant));
     let remainders = REMAINDERS.iter().filter(|(tenant, _)| is_there(tenant));
     report.legend.extend(remainders.map(|(tenant, meaning)| ((*tenant).to_owned(), (*meaning).to_owned())));
     report.parts.push(ReportPart::Table("GPU time in hours\n".to_owned(), table));
+    if !left_out.is_empty() {
+        report.parts.push(ReportPart::Note(format!("left out of the table: {}\n", left_out.join(", "))));
+    }
     report.parts.extend(notes(bill).into_iter().map(ReportPart::Note));
     report.parts.extend(days::plot(bill, by).map(ReportPart::Plot));
-    report
+    Ok(report)
+}
+
+/// An attribute of the tenant of a row.
+fn attribute<'a>(name: &'a str, by: &BillGrouping) -> BillColumn<'a> {
+    let place = by.place_of("tenant");
+    Column::new(name, CellUnit::Text, move |group: &BillGroup<'_>| {
+        let tenant = place.and_then(|place| group.names.get(place));
+        let attributes = tenant.and_then(|tenant| group.bill.tenant_attributes.get(tenant));
+        attributes.and_then(|attributes| attributes.get(name)).cloned().into()
+    })
 }
 
 /// Reserved tenants that a bill may have, with what is booked on them.
@@ -261,17 +323,77 @@ mod tests {
             ("every-column", every_column()),
         ] {
             let bills = std::slice::from_ref(&bill);
-            let report = report(&bill, &by);
-            compare_golden(&format!("bill/{name}.txt"), &text::report(&report));
-            compare_golden(&format!("bill/{name}.html"), &html::page(&[report], &[], &[]));
+            let shown = |shown| report(&bill, &by, &shown).unwrap();
+            compare_golden(&format!("bill/{name}.txt"), &text::report(&shown(ShownColumns::Every)));
+            let page = html::page(&[shown(ShownColumns::Page)], &[], &[]);
+            compare_golden(&format!("bill/{name}.html"), &page);
             compare_golden(&format!("bill/{name}.csv"), &csv::page(bills, &by, &[]).unwrap());
         }
+    }
+
+    fn with_cost_center() -> Bill {
+        let own = [("cost_center".to_owned(), "4711".to_owned()), ("owner".to_owned(), "ada".to_owned())];
+        Bill { tenant_attributes: [("=ml".to_owned(), own.into())].into(), ..every_column() }
+    }
+
+    /// The heads of the tables of a page, and what is said to be left out.
+    fn heads(by: &str, shown: &ShownColumns) -> (Vec<Vec<String>>, Option<String>) {
+        let page = html::page(&[report(&with_cost_center(), &by.parse().unwrap(), shown).unwrap()], &[], &[]);
+        let table = |part: &str| {
+            let row = part.split("</tr>").next().unwrap().to_owned();
+            let cells =
+                row.split("</th>").filter_map(|cell| cell.rsplit_once('>')).map(|(_, name)| name.to_owned());
+            cells.filter(|name| !name.is_empty()).collect()
+        };
+        let bare = page.replace("<bdi>", "").replace("</bdi>", "");
+        let left_out =
+            page.split("<p>left out of the table: ").nth(1).and_then(|rest| rest.split("</p>").next());
+        (bare.split("<thead>").skip(1).map(table).collect(), left_out.map(str::to_owned))
+    }
+
+    #[test]
+    fn a_page_has_the_amount_beside_the_names_the_cost_center_and_at_most_eight_columns() {
+        let (tables, left_out) = heads("tenant", &ShownColumns::Page);
+        assert_eq!(tables, [["tenant", "cost_center", "EUR", "spread", "held", "charged", "idle", "used"]]);
+        assert_eq!(
+            left_out.unwrap(),
+            "kWh, within, lent, unmeasured, unavailable, beyond, outside, unheld, unpriced, kWh EUR, kgCO2e"
+        );
+        let (tables, _) = heads("day,tenant", &ShownColumns::Page);
+        assert_eq!(tables, [["day", "tenant", "cost_center", "EUR", "spread", "held", "charged", "idle"]]);
+        let (tables, _) = heads("workload", &ShownColumns::Page);
+        assert_eq!(tables, [["workload", "EUR", "spread", "held", "charged", "idle", "used", "kWh"]]);
+    }
+
+    #[test]
+    fn named_columns_are_those_in_their_order_and_more_than_a_page_has_go_on_below() {
+        let named = |names: &[&str]| ShownColumns::Named(names.iter().map(|&name| name.to_owned()).collect());
+        let few = named(&["held_hours", "amount", "tenant", "owner", "lent", "held"]);
+        let (tables, left_out) = heads("tenant", &few);
+        assert_eq!(
+            (tables, left_out),
+            (vec![["tenant", "owner", "held", "EUR", "lent"].map(str::to_owned).to_vec()], None)
+        );
+        let many =
+            ["amount", "spread", "held", "charged", "idle", "used", "energy_kwh", "energy_amount", "beyond"];
+        let (tables, _) = heads("tenant", &named(&many));
+        assert_eq!(tables[0], ["tenant", "EUR", "spread", "held", "charged", "idle", "used", "kWh"]);
+        assert_eq!(tables[1..], [["tenant", "energy_amount", "beyond"]]);
+        let text =
+            text::report(&report(&with_cost_center(), &"tenant".parse().unwrap(), &named(&["EUR"])).unwrap());
+        assert!(text.contains("\ntenant              EUR\n"), "{text}");
+        let unknown = report(&every_column(), &"tenant".parse().unwrap(), &named(&["held", "cost_center"]));
+        assert_eq!(
+            unknown.err().unwrap(),
+            "there is no column \"cost_center\"; there are held, within, lent, idle, unmeasured, unavailable, used, beyond, \
+             outside, unheld, charged, unpriced, kWh, kWh EUR, EUR, energy_amount, spread, kgCO2e"
+        );
     }
 
     #[test]
     fn every_grouping_has_the_same_total_in_every_column() {
         let total = |by: &str| {
-            let report = report(&every_column(), &by.parse().unwrap());
+            let report = report(&every_column(), &by.parse().unwrap(), &ShownColumns::Every).unwrap();
             let page = text::report(&report);
             let total = page.lines().find(|line| line.starts_with("total")).unwrap().to_owned();
             total.split_whitespace().map(str::to_owned).collect::<Vec<_>>()

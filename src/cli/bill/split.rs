@@ -1,42 +1,75 @@
 //! A bill for each group, as one HTML file each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::columns::report;
+use super::columns::{ShownColumns, report};
+use super::view::unknown_column;
 use crate::accounting::billing::{Bill, BillGrouping};
+use crate::cli::Failure;
 use crate::cli::report::html;
+use crate::model::printable;
 
-/// Writes the bill of each group of `what` into a directory, which is made where it is missing. Returns the names of the
-/// groups with their files.
-pub(super) fn write(
-    bill: &Bill,
-    what: &BillGrouping,
-    by: &BillGrouping,
-    directory: &Path,
-) -> Result<Vec<(String, PathBuf)>, String> {
-    let fail = |path: &Path, error| format!("{}: cannot be written: {error}", path.display());
-    fs::create_dir_all(directory).map_err(|error| fail(directory, error))?;
-    // A bill of one tenant by tenant has one line.
-    let by = if by == what { &"workload".parse::<BillGrouping>()? } else { by };
-    let names: Vec<String> = what.groups(bill).into_iter().map(|key| group_name(&key)).collect();
-    let mut files = BTreeMap::new();
-    let mut taken = BTreeSet::new();
-    for name in names.iter().collect::<BTreeSet<_>>() {
-        let mut of_group = bill.clone();
-        let mut names = names.iter();
-        of_group.keep_lines(|_| names.next() == Some(name));
-        let path = directory.join(file_name(name, &mut taken));
-        let page = html::page(&[report(&of_group, by)], &[], &[]);
-        fs::write(&path, page).map_err(|error| fail(&path, error))?;
-        files.insert(name.clone(), path);
-    }
-    Ok(files.into_iter().collect())
+/// A directory for the files of groups, which is made where it is missing.
+pub(in crate::cli) struct SplitDirectory<'a> {
+    path: &'a Path,
+    /// The names of files without their endings, in lower case.
+    taken: BTreeSet<String>,
+    list: String,
 }
 
-fn group_name(key: &[(u32, String)]) -> String {
-    key.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(" ")
+impl<'a> SplitDirectory<'a> {
+    pub(in crate::cli) fn open(path: &'a Path) -> Result<Self, Failure> {
+        fs::create_dir_all(path).map_err(|error| unwritten(path, &error))?;
+        Ok(Self { path, taken: BTreeSet::new(), list: String::new() })
+    }
+
+    /// Writes the files of a group, each with its ending; `names` are the names of the group.
+    pub(in crate::cli) fn write(&mut self, names: &[&str], files: &[(&str, String)]) -> Result<(), Failure> {
+        let name = file_name(&names.join(" "), &mut self.taken);
+        for (ending, text) in files {
+            let path = self.path.join(format!("{name}.{ending}"));
+            fs::write(&path, text).map_err(|error| unwritten(&path, &error))?;
+            if *ending == "html" {
+                let names: Vec<_> = names.iter().map(|name| printable(name)).collect();
+                self.list += &format!("{}\t{}\n", path.display(), names.join("\t"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A line of each HTML file: its path and the names of its group, with tabs between them.
+    pub(in crate::cli) fn list(self) -> String {
+        self.list
+    }
+}
+
+fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::found(format!("{}: cannot be written: {error}", path.display()))
+}
+
+/// What the lines of each group of `what` are grouped by: a bill of one tenant by tenant has one line.
+pub(in crate::cli) fn within(what: &BillGrouping, by: &BillGrouping) -> BillGrouping {
+    if by.is_part_of(what) { BillGrouping::of_workloads() } else { by.clone() }
+}
+
+/// Writes the bill of each group of `what` into a directory. Returns the list of the files.
+pub(super) fn write(
+    bill: Bill,
+    what: &BillGrouping,
+    by: &BillGrouping,
+    columns: &ShownColumns,
+    directory: &Path,
+) -> Result<String, Failure> {
+    let mut directory = SplitDirectory::open(directory)?;
+    let groups = what.groups(&bill);
+    for (group, own) in bill.divide(groups) {
+        let report = report(&own, by, columns).map_err(unknown_column)?;
+        let names: Vec<&str> = group.iter().map(|(_, name)| name.as_str()).collect();
+        directory.write(&names, &[("html", html::page(&[report], &[], &[]))])?;
+    }
+    Ok(directory.list())
 }
 
 /// Characters of a file name at most, without its number and ending.
@@ -53,7 +86,7 @@ fn file_name(group: &str, taken: &mut BTreeSet<String>) -> String {
     // Two groups may differ in other characters only.
     let name = numbered.into_iter().find(|name| !taken.contains(&name.to_lowercase())).unwrap_or_default();
     taken.insert(name.to_lowercase());
-    format!("{name}.html")
+    name
 }
 
 #[cfg(test)]
@@ -65,10 +98,6 @@ mod tests {
         let mut taken = BTreeSet::new();
         let names =
             ["ml", "../ml", "ML", "a/b", "a b", "", "\u{202e}x"].map(|group| file_name(group, &mut taken));
-        assert_eq!(
-            names,
-            ["ml.html", "___ml.html", "ML-2.html", "a_b.html", "a_b-2.html", "_.html", "_x.html"]
-                .map(str::to_owned)
-        );
+        assert_eq!(names, ["ml", "___ml", "ML-2", "a_b", "a_b-2", "_", "_x"].map(str::to_owned));
     }
 }

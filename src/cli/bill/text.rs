@@ -16,7 +16,7 @@ pub(in crate::cli) fn counted(count: u64, one: &str) -> String {
 }
 
 /// Names from outside with commas between them.
-pub(super) fn list_names(names: impl Iterator<Item = impl AsRef<str>>) -> String {
+pub(in crate::cli) fn list_names(names: impl Iterator<Item = impl AsRef<str>>) -> String {
     names.map(|name| shown(name.as_ref()).into_owned()).collect::<Vec<_>>().join(", ")
 }
 
@@ -46,11 +46,19 @@ pub(in crate::cli) fn period(bill: &Bill) -> String {
 
 /// What a reader must know before the numbers.
 fn marks(bill: &Bill) -> Vec<String> {
-    let partial = "PARTIAL: only some lines, those asked for that you may see; sums are of these lines";
-    let mut marks: Vec<String> = bill.partial.then(|| partial.to_owned()).into_iter().collect();
+    let mut marks: Vec<String> = bill.partial.then(|| partial(bill)).into_iter().collect();
     marks.extend(made_up(bill.simulated, bill.example_prices));
     marks.extend(bill.fleet.iter().flat_map(|fleet| fleet.notes.clone()));
     marks
+}
+
+fn partial(bill: &Bill) -> String {
+    let tenants: BTreeSet<&str> = bill.lines.iter().map(|line| &*line.tenant).collect();
+    let lines = match tenants.first().filter(|_| tenants.len() == 1) {
+        Some(tenant) => format!("the lines of {}", shown(tenant)),
+        None => "some lines, those asked for that you may see".to_owned(),
+    };
+    format!("PARTIAL: only {lines}; sums are of these lines")
 }
 
 pub(super) fn made_up(is_simulated: bool, has_example_prices: bool) -> Vec<String> {
@@ -336,11 +344,16 @@ mod tests {
 
     use super::super::{budget, columns, compare, csv};
     use super::*;
+    use crate::accounting::billing::BillGrouping;
     use crate::accounting::billing::made;
     use crate::cli::report::{html, text};
 
+    fn report(bill: &Bill, by: &BillGrouping) -> Report {
+        columns::report(bill, by, &columns::ShownColumns::Every).unwrap()
+    }
+
     fn page(bill: &Bill) -> String {
-        text::report(&columns::report(bill, &"tenant".parse().unwrap()))
+        text::report(&report(bill, &"tenant".parse().unwrap()))
     }
 
     const HOUR: u64 = 3_600_000_000_000;
@@ -393,7 +406,7 @@ mod tests {
         let over = budget::over_budget(&bill);
         for page in [
             page(&bill),
-            html::page(&[columns::report(&bill, &by)], &[], &[]),
+            html::page(&[report(&bill, &by)], &[], &[]),
             csv::page(std::slice::from_ref(&bill), &by, &[]).unwrap(),
             text::report(&compare::report(&bill, &bill, &by).unwrap()),
             text::report(&budget::report(&bill, &over)),

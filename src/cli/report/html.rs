@@ -1,6 +1,6 @@
 //! Reports as one HTML file to send on: it has no script, loads nothing, and every text in it is escaped.
 
-use super::{CellUnit, DayPlot, Report, ReportCell, ReportPart, ReportTable, TableColumn};
+use super::{CellUnit, DayPlot, PAGE_COLUMNS, Report, ReportCell, ReportPart, ReportTable, TableColumn};
 use crate::model::{printable, shown};
 
 const STYLE: &str = "
@@ -24,6 +24,20 @@ thead th, thead th.name, tfoot th.name, tfoot td { font-weight: 700; }
 .series-0 { background: #3b76c4; } .series-1 { background: #c8662b; } .series-2 { background: #3f9a5f; }
 .series-3 { background: #8a63b8; } .series-4 { background: #b8912e; } .series-5 { background: #8b8f98; }
 dt { font-weight: 700; } dd { margin: 0 0 .3rem 1.5rem; }
+@page { size: A4 portrait; margin: 15mm; }
+@media print {
+  :root { color-scheme: light; --back: #ffffff; --text: #000000; --line: #9aa0ab; --mark: #8a1c1c; --bar: #ffffff; }
+  body { font-size: 9.5pt; margin: 0; max-width: none; padding: 0; }
+  .table { overflow: visible; }
+  table { font-size: 8pt; margin-bottom: 4mm; width: 100%; }
+  caption { font-size: 9.5pt; }
+  th, td { padding: .15rem .2rem; white-space: nowrap; }
+  th.name { min-width: 7em; white-space: normal; }
+  thead th:not(.name) { vertical-align: bottom; }
+  tr, dt, section { break-inside: avoid; } dt, h2, caption { break-after: avoid; }
+  tfoot { display: table-row-group; }
+  .days { height: 60mm; } .days i, .key i { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+}
 ";
 
 pub(in crate::cli) fn page(reports: &[Report], head: &[String], tail: &[String]) -> String {
@@ -62,13 +76,28 @@ fn paragraphs(text: &str) -> String {
     lines.map(|line| format!("<p>{}</p>\n", escape(line))).collect()
 }
 
+/// A table of more columns than a page has room for goes on below, with the names of its rows again.
 fn table(caption: &str, table: &ReportTable) -> String {
-    let heads = table.columns.iter().map(|column| match column.heading.unit {
+    let (names, amounts): (Vec<&TableColumn>, Vec<&TableColumn>) =
+        table.columns.iter().partition(|column| column.heading.unit == CellUnit::Text);
+    let room = PAGE_COLUMNS.saturating_sub(names.len()).max(1);
+    let parts = amounts.chunks(room).enumerate().map(|(number, amounts)| {
+        let caption = if number == 0 { caption.to_owned() } else { format!("{caption}, more columns") };
+        table_part(&caption, table, &[&names, amounts].concat())
+    });
+    match amounts.len() {
+        0 => table_part(caption, table, &names),
+        _ => parts.collect(),
+    }
+}
+
+fn table_part(caption: &str, table: &ReportTable, columns: &[&TableColumn]) -> String {
+    let heads = columns.iter().map(|column| match column.heading.unit {
         CellUnit::Text => head_cell("col", &column.heading.name),
         _ => format!("<th scope=\"col\">{}</th>", escape(&column.heading.name)),
     });
     let line = |row: usize| {
-        let cells = table.columns.iter().map(|column| match column.heading.unit {
+        let cells = columns.iter().map(|column| match column.heading.unit {
             CellUnit::Text => head_cell("row", &column.text(row).unwrap_or_default()),
             _ => amount_cell(column, row, table.rows),
         });

@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::directory::document_files;
-use super::{Failure, print, read_any};
+use super::excerpt::CheckedExcerpt;
+use super::{Failure, StatementFile, print, read_file};
 use crate::accounting::billing::chain::{chain_order, chain_problems};
-use crate::accounting::billing::statement::{Document, Statement, StoredDocument, changed_fields};
+use crate::accounting::billing::statement::{
+    ChangedField, Document, Statement, StoredDocument, changed_fields,
+};
 use crate::accounting::billing::{Bill, BillRequest, LineDetail, account_change};
 use crate::accounting::day_files::ExportSource;
 use crate::accounting::ledger::{self, Cause, Reader, RecordedDocuments};
@@ -18,7 +21,8 @@ use crate::model::shown;
 /// Options of `verify`.
 #[derive(Args, Debug)]
 pub(super) struct VerifyOptions {
-    /// The documents, or a directory of them, of which none may be missing.
+    /// The documents, or a directory of them, of which none may be missing; and excerpts, which are looked up in the statements
+    /// among them.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Also check that the ledger of their node recorded these documents, and still has the same account. It must not be in use;
@@ -30,11 +34,19 @@ pub(super) struct VerifyOptions {
     exports: Option<PathBuf>,
 }
 
-struct CheckedFile {
+pub(super) struct CheckedFile {
     path: PathBuf,
-    stored: Option<StoredDocument>,
-    problems: Vec<String>,
+    pub(super) stored: Option<StoredDocument>,
+    pub(super) problems: Vec<String>,
     notes: Vec<String>,
+}
+
+#[derive(Default)]
+struct ReadFiles {
+    files: Vec<CheckedFile>,
+    /// Which of the files form one chain, by directory.
+    chains: BTreeMap<PathBuf, ChainFiles>,
+    excerpts: Vec<CheckedExcerpt>,
 }
 
 /// Files of one directory, by place.
@@ -52,7 +64,7 @@ struct CheckedLedger<'a> {
 
 impl VerifyOptions {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let (mut files, chains) = self.read()?;
+        let ReadFiles { mut files, chains, excerpts } = self.read()?;
         let ledger = self.ledger.as_deref().map(CheckedLedger::open).transpose()?;
         let mut page = String::new();
         let mut refused = 0;
@@ -84,6 +96,11 @@ impl VerifyOptions {
             refused += file.problems.len();
             page += &file.told();
         }
+        for excerpt in &excerpts {
+            let (problems, text) = excerpt.check(&files)?;
+            refused += problems;
+            page += &text;
+        }
         print(&page)?;
         match refused {
             0 => Ok(()),
@@ -92,31 +109,30 @@ impl VerifyOptions {
         }
     }
 
-    /// The files, and which of them form one chain.
-    fn read(&self) -> Result<(Vec<CheckedFile>, BTreeMap<PathBuf, ChainFiles>), Failure> {
-        let (mut files, mut chains) = (Vec::new(), BTreeMap::<PathBuf, ChainFiles>::new());
+    fn read(&self) -> Result<ReadFiles, Failure> {
+        let mut read = ReadFiles::default();
         for path in &self.files {
             let listed = if path.is_dir() {
-                chains.entry(path.clone()).or_default().is_whole = true;
+                read.chains.entry(path.clone()).or_default().is_whole = true;
                 document_files(path)
                     .map_err(|error| Failure::wrong(format!("{}: cannot be read: {error}", path.display())))?
             } else {
                 vec![path.clone()]
             };
-            for path in listed {
-                let directory = path.parent().unwrap_or(Path::new("")).to_owned();
-                chains.entry(directory).or_default().places.push(files.len());
-                files.push(CheckedFile::read(path)?);
-            }
+            listed.into_iter().try_for_each(|path| read.add(path))?;
         }
-        Ok((files, chains))
+        Ok(read)
     }
 }
 
-impl CheckedFile {
-    fn read(path: PathBuf) -> Result<Self, Failure> {
-        let (stored, problems) = match read_any(&path) {
-            Ok((text, stored)) => {
+impl ReadFiles {
+    fn add(&mut self, path: PathBuf) -> Result<(), Failure> {
+        let (stored, problems) = match read_file(&path) {
+            Ok((text, StatementFile::Excerpt(stored))) => {
+                self.excerpts.push(CheckedExcerpt { path, text, stored });
+                return Ok(());
+            }
+            Ok((text, StatementFile::Document(stored))) => {
                 let problems = problems(&text, &stored)?;
                 (Some(stored), problems)
             }
@@ -125,10 +141,15 @@ impl CheckedFile {
                 (None, vec![message])
             }
         };
-        Ok(Self { path, stored, problems, notes: Vec::new() })
+        let directory = path.parent().unwrap_or(Path::new("")).to_owned();
+        self.chains.entry(directory).or_default().places.push(self.files.len());
+        self.files.push(CheckedFile { path, stored, problems, notes: Vec::new() });
+        Ok(())
     }
+}
 
-    fn statement(&self) -> Option<&Statement> {
+impl CheckedFile {
+    pub(super) fn statement(&self) -> Option<&Statement> {
         match &self.stored.as_ref()?.document {
             Document::Statement(statement) => Some(statement),
             Document::Credit(_) => None,
@@ -310,17 +331,20 @@ fn unchanged(stored: &StoredDocument) -> String {
     format!("unchanged: {kind} {}, by {} at {}, {}", id.number, shown(&issued.by), issued.at, id.digest)
 }
 
+/// Fields that are other ones than what `of` makes of them.
+pub(super) fn told_of_fields(fields: &[ChangedField], of: &str) -> Vec<String> {
+    let told = fields.iter();
+    told.map(|field| format!("{} is {}, and {of} makes it {}", field.path, field.found, field.expected))
+        .collect()
+}
+
+pub(super) fn changed_by_hand(digest: &str) -> String {
+    format!("changed by hand: its content is not that of {digest}")
+}
+
 pub(super) fn problems(text: &str, stored: &StoredDocument) -> Result<Vec<String>, Failure> {
     let fields = changed_fields(text, &stored.document).map_err(Failure::found)?;
-    let mut problems: Vec<String> = fields
-        .iter()
-        .map(|field| {
-            format!(
-                "{} is {}, and the rest of the document makes it {}",
-                field.path, field.found, field.expected
-            )
-        })
-        .collect();
+    let mut problems = told_of_fields(&fields, "the rest of the document");
     if let Document::Statement(statement) = &stored.document
         && problems.is_empty()
         && !statement.bill.is_balanced()
@@ -328,7 +352,7 @@ pub(super) fn problems(text: &str, stored: &StoredDocument) -> Result<Vec<String
         problems.push("its sums do not agree".to_owned());
     }
     if !stored.is_unchanged {
-        problems.push(format!("changed by hand: its content is not that of {}", stored.digest));
+        problems.push(changed_by_hand(&stored.digest));
     }
     Ok(problems)
 }

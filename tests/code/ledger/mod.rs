@@ -4,6 +4,7 @@ mod bills;
 mod commits;
 mod copies;
 mod evidence;
+mod excerpts;
 mod explanations;
 mod exports;
 mod focus;

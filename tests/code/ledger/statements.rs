@@ -1,5 +1,6 @@
 //! Closed periods: what a statement makes final, what is refused, and documents over real bills.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -156,6 +157,7 @@ fn statement(bill: Bill, number: &str) -> Document {
         files: Vec::new(),
         gaps: Vec::new(),
         credits: Vec::new(),
+        excerpts: BTreeMap::new(),
     }))
 }
 
@@ -317,7 +319,7 @@ fn a_field_that_does_not_follow_from_the_others_is_named() {
 }
 
 /// Runs a command in a directory; returns its status and what it prints.
-fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
+pub(super) fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpumeter"));
     let output = command.arg("statement").args(arguments).current_dir(directory).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -557,7 +559,7 @@ static CLOSED: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
 });
 
 /// A copy of that place.
-fn closed_months() -> tempfile::TempDir {
+pub(super) fn closed_months() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("st")).unwrap();
     for name in ["month.db", "st/statement-0001.json", "st/credit-0002.json"] {
@@ -568,17 +570,20 @@ fn closed_months() -> tempfile::TempDir {
 
 const CREDIT: [&str; 6] = ["--tenant", "bio", "--amount", "14.35", "--reason", "a late rate"];
 const OTHER_CREDIT: [&str; 6] = ["--tenant", "bio", "--amount", "1.00", "--reason", "another one"];
-const NOVEMBER: [&str; 5] = ["close", "--month", "2025-11", "--time-zone", "Europe/Zurich"];
+pub(super) const NOVEMBER: [&str; 5] = ["close", "--month", "2025-11", "--time-zone", "Europe/Zurich"];
 
 /// Runs a command with `month.db` and `st`.
-fn in_ledger(place: &Path, arguments: &[&str]) -> (i32, String, String) {
+pub(super) fn in_ledger(place: &Path, arguments: &[&str]) -> (i32, String, String) {
     run(place, &[arguments, &["--ledger", "month.db", "--statements", "st", "--closed-by", "ada"]].concat())
 }
 
-/// Changes a document, and gives it a new digest.
-fn forge(path: &Path, change: impl FnOnce(&mut Document)) {
+/// Changes a document, and gives it and its excerpts new digests.
+pub(super) fn forge(path: &Path, change: impl FnOnce(&mut Document)) {
     let mut document = Document::read(&std::fs::read_to_string(path).unwrap()).unwrap().document;
     change(&mut document);
+    if let Document::Statement(statement) = &mut document {
+        statement.excerpts = statement.excerpt_digests().unwrap();
+    }
     let _ = std::fs::remove_file(path);
     std::fs::write(path, document.with_digest().unwrap().0).unwrap();
 }
