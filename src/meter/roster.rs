@@ -302,7 +302,7 @@ fn workload_entry(holder: Holder, known: &KnownHolders) -> WorkloadEntry {
     WorkloadEntry {
         tenant: known.tenant(&holder),
         class: class(&holder, &known.rules),
-        kind: holder.id.kind().name(),
+        kind: holder.id.kind(),
         workload: holder.id.workload(),
         facts: holder.facts,
     }

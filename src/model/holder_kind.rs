@@ -336,6 +336,47 @@ impl HolderId {
     }
 }
 
+impl HolderKind {
+    /// The facts of which [`Self::title`] is made.
+    pub const OF_TITLES: &[Fact] = &[
+        Fact::Namespace,
+        Fact::Pod,
+        Fact::PodContainer,
+        Fact::SlurmJob,
+        Fact::SlurmStep,
+        Fact::SlurmUser,
+        Fact::ContainerName,
+        Fact::Container,
+        Fact::ContainerRuntime,
+        Fact::Unit,
+        Fact::User,
+    ];
+
+    /// What people call a workload of the kind; none where its facts do not tell, and its id must do.
+    pub fn title<'a>(self, fact: impl Fn(Fact) -> Option<&'a str>) -> Option<String> {
+        match self {
+            Self::Pod => fact(Fact::Namespace).zip(fact(Fact::Pod)).map(|(namespace, pod)| {
+                match fact(Fact::PodContainer) {
+                    Some(container) => format!("{namespace}/{pod}/{container}"),
+                    None => format!("{namespace}/{pod}"),
+                }
+            }),
+            Self::Slurm => fact(Fact::SlurmJob).map(|job| {
+                let step = fact(Fact::SlurmStep).map(|step| format!(".{step}")).unwrap_or_default();
+                let user = fact(Fact::SlurmUser).map(|user| format!(" of {user}")).unwrap_or_default();
+                format!("job {job}{step}{user}")
+            }),
+            Self::Container => fact(Fact::ContainerName)
+                .map(str::to_owned)
+                .or_else(|| Some(fact(Fact::Container)?.chars().take(12).collect()))
+                .map(|name| format!("{} {name}", fact(Fact::ContainerRuntime).unwrap_or("container"))),
+            Self::Unit => fact(Fact::Unit).map(str::to_owned),
+            Self::User => fact(Fact::User).map(|user| format!("user {user}")),
+            _ => None,
+        }
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::frame::{InstanceFrame, Tier};
 use super::{
-    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, GpuProcess, HoldingSource, HowHeld,
+    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, GpuProcess, HolderKind, HoldingSource, HowHeld,
     InstanceIdentity, MigLayout, Money, Nanoseconds, Price, Reading, Stamp, SxidCount, UnattributedReason,
     Utc, Verdict, WorkloadClass,
 };
@@ -192,7 +192,7 @@ pub struct HoldingEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadEntry {
     pub workload: Arc<str>,
-    pub kind: &'static str,
+    pub kind: HolderKind,
     pub tenant: Arc<str>,
     pub class: WorkloadClass,
     pub facts: Facts,

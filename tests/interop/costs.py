@@ -1,8 +1,8 @@
 """The page of costs in Chromium: with made-up answers every control, by mouse and by keyboard, hostile names, errors, paper;
-then over a demo with a past, whose sums must be those of `bill`. Nothing on the console, no violation of the policy, no
+then over demos with a past, of a node and of a fleet, whose sums must be those of `bill`. Nothing on the console, no violation of the policy, no
 finding of axe, no request to anybody but the server.
 
-`GPUMETER_SMOKE=1` leaves out one colour scheme and the demo with a past.
+`GPUMETER_SMOKE=1` leaves out one colour scheme and the demos with a past.
 """
 
 import base64
@@ -10,6 +10,8 @@ import csv
 import http.server
 import io
 import json
+import os
+import pathlib
 import re
 import subprocess
 import threading
@@ -271,6 +273,13 @@ class Costs(Checked):
         file = self.suite.folder / "costs.pdf"
         file.write_bytes(printed)
         return subprocess.run(["pdftotext", "-layout", file, "-"], check=True, capture_output=True, text=True).stdout
+
+    def picture(self, name):
+        """Saves what is shown, whole, where `PICTURES` names a folder: for eyes."""
+        if folder := os.environ.get("PICTURES"):
+            size = self.page.call("Page.getLayoutMetrics")["cssContentSize"]
+            shot = self.page.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip={**size, "scale": 1})
+            pathlib.Path(folder, f"{name}.png").write_bytes(base64.b64decode(shot["data"]))
 
     def end(self, allowed=()):
         markup = self.count("main img, main b[onclick], main script, dialog img, dialog script, a[href^=javascript]")
@@ -599,7 +608,8 @@ def past(suite, browser, scheme):
     page.run("history.replaceState(null, '', '?period=last-month'); dispatchEvent(new PopStateEvent('popstate'))")
     page.settled("tenants", "document.querySelector('#title').textContent.includes('by tenant')")
     shown = {name: amount for name, amount in get_shown(demo, "last-month")}
-    billed = bill_rows(demo, page.run("document.querySelector('#command code').textContent"))
+    command = page.run("document.querySelector('#command code').textContent")
+    billed = bill_rows(f"{command} --url {demo.url}")
     page.expect(shown.keys() == billed.keys(), f"the page has {sorted(shown)}, the bill {sorted(billed)}")
     for name, amount in billed.items():
         page.expect(abs(amount - shown.get(name, 0)) < 0.01, f"{name}: {shown.get(name)} on the page, {amount} on the bill")
@@ -624,15 +634,72 @@ def past(suite, browser, scheme):
     page.end()
 
 
+class Fleet:
+    """`gpumeter fleet` over the exports of a demo with a past of many nodes, and a closed month of them."""
+
+    def __init__(self, suite, demo):
+        self.exports, statements = demo.state / "exports", suite.folder / "statements"
+        month = (date.today().replace(day=1) - timedelta(days=1)).strftime("%Y-%m")
+        closing = ["statement", "close", "--month", month, "--exports", self.exports, "--accept-gaps", "--statements", statements]
+        subprocess.run([GPUMETER, *closing], check=True, capture_output=True)
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        command = ["env", f"CACHE_DIRECTORY={suite.folder / 'cache'}", GPUMETER, "fleet", "--exports", self.exports, "--statements", statements]
+        program = suite.start("fleet", *command, "--listen", f"127.0.0.1:{port}")
+        wait_for("the first look", harness.PATIENCE, self.is_ready, program)
+
+    def is_ready(self):
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=harness.PATIENCE):
+                return True
+        except OSError:
+            return False
+
+
+def fleet(suite, browser):
+    """Twenty nodes with two months of past: the sums of every group are those of `bill` over the exports, and the page says what is missing."""
+    demo = Demo(suite, "--history", "60d", "--nodes", "20", scenario="cluster", name="past-fleet")
+    fleet = Fleet(suite, demo)
+    for scheme in ("light", "dark"):
+        page = Costs(suite, browser, "a fleet with a past", fleet.url, "?period=last-month", scheme=scheme)
+        page.axe("the report")
+        told = page.text("main")
+        page.expect(page.text("#node") == "20 nodes", f"it is of {page.text('#node')}")
+        for wanted in ("statement 1", "unallocated"):
+            page.expect(wanted in told.lower(), f"not said: {wanted}: {told[:1500]}")
+        for group in ("node", "pool", "workload", "day", "tenant"):
+            page.choose("#group", group)
+            page.settled(f"by {group}", f"location.search.includes('group={group}') || {group!r} === 'tenant'")
+            for column in ("USD", "GPU-hours held", "hours used", "kWh"):
+                page.adds_up(column)
+        shown = {name: amount for name, amount in get_shown(fleet, "last-month")}
+        command = page.run("document.querySelector('#command code').textContent")
+        billed = bill_rows(command.replace("--exports DIR", f"--exports {fleet.exports}"))
+        page.expect(shown.keys() == billed.keys(), f"the page has {sorted(shown)}, the bill {sorted(billed)}")
+        for name, amount in billed.items():
+            page.expect(abs(amount - shown.get(name, 0)) < 0.01, f"{name}: {shown.get(name)} on the page, {amount} on the bill")
+        page.picture(f"fleet-{scheme}")
+        page.click("#rows tbody tr:first-child a.row-name")
+        page.wait("what it is made of", "document.querySelectorAll('#details .inside tbody tr').length > 0")
+        page.picture(f"fleet-row-{scheme}")
+        page.page.press("Escape")
+        text = page.pdf()
+        for wanted in ("USD", "held", "idle", "used", "kWh", "total"):
+            page.expect(wanted in text, f"not on paper: {wanted}")
+        page.page.resize(390, 844)
+        page.picture(f"fleet-phone-{scheme}")
+        page.end()
+
+
 def get_shown(demo, period):
     answer = get_json(f"{demo.url}/api/v1/costs", period=period)
     return [(row["name"], float(row["shown"]["amount"])) for row in answer["rows"]]
 
 
-def bill_rows(demo, command):
+def bill_rows(command):
     """The amounts of the command that the page names, by the first property."""
     words = command.split()
-    printed = subprocess.run([GPUMETER, *words[1:], "--url", demo.url, "--csv"], capture_output=True, text=True)
+    printed = subprocess.run([GPUMETER, *words[1:], "--csv"], capture_output=True, text=True)
     if printed.returncode:
         raise harness.Failed(f"{command}: {printed.stderr}")
     rows = {}
@@ -653,6 +720,8 @@ def check(suite):
     paper(suite, browser, server)
     for scheme in () if SMOKE else ("light", "dark"):
         past(suite, browser, scheme)
+    if not SMOKE:
+        fleet(suite, browser)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ use crate::model::snapshot::{
     GpuEntry, GpuState, HoldingEntry, ProcessEntry, ProcessState, Snapshot, WorkloadEntry,
 };
 use crate::model::{
-    Absence, Decimal, Fact, Fraction, HolderId, Nanoseconds, Price, Reading, Release, Remedy, Utc,
-    VisibleAccount,
+    Absence, Decimal, Fraction, HolderId, Nanoseconds, Price, Reading, Release, Remedy, Utc, VisibleAccount,
 };
 use crate::output::events::{Event, Party};
 
@@ -241,27 +240,7 @@ impl<'a> View<'a> {
 }
 
 fn title(entry: &WorkloadEntry) -> String {
-    let fact = |fact| entry.facts.get(fact).map(|text| &**text);
-    let named = match entry.kind {
-        "k8s" => fact(Fact::Namespace).zip(fact(Fact::Pod)).map(|(namespace, pod)| {
-            match fact(Fact::PodContainer) {
-                Some(container) => format!("{namespace}/{pod}/{container}"),
-                None => format!("{namespace}/{pod}"),
-            }
-        }),
-        "slurm" => fact(Fact::SlurmJob).map(|job| {
-            let step = fact(Fact::SlurmStep).map(|step| format!(".{step}")).unwrap_or_default();
-            let user = fact(Fact::SlurmUser).map(|user| format!(" of {user}")).unwrap_or_default();
-            format!("job {job}{step}{user}")
-        }),
-        "container" => fact(Fact::ContainerName)
-            .map(str::to_owned)
-            .or_else(|| Some(fact(Fact::Container)?.chars().take(12).collect()))
-            .map(|name| format!("{} {name}", fact(Fact::ContainerRuntime).unwrap_or("container"))),
-        "unit" => fact(Fact::Unit).map(str::to_owned),
-        "user" => fact(Fact::User).map(|user| format!("user {user}")),
-        _ => None,
-    };
+    let named = entry.kind.title(|fact| entry.facts.get(fact).map(|text| &**text));
     named.unwrap_or_else(|| entry.workload.to_string())
 }
 
@@ -427,7 +406,7 @@ fn drain<'a>(
     gpu: u32,
     workloads: impl Iterator<Item = &'a WorkloadEntry>,
 ) -> Vec<String> {
-    let kinds: BTreeSet<&str> = workloads.map(|workload| workload.kind).collect();
+    let kinds: BTreeSet<&str> = workloads.map(|workload| workload.kind.name()).collect();
     let name = node(snapshot).get("name").copied().unwrap_or_default();
     // The command is copied into a shell.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
@@ -575,7 +554,7 @@ fn summarize_workloads(view: &View<'_>) -> Vec<SummaryWorkload> {
             let line = SummaryWorkload {
                 workload: entry.workload.to_string(),
                 title: title(entry),
-                kind: entry.kind.to_owned(),
+                kind: entry.kind.name().to_owned(),
                 tenant: entry.tenant.to_string(),
                 class: entry.class,
                 labels: labels

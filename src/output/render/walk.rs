@@ -421,7 +421,8 @@ impl<S: Sink> FamilyWalk<'_, S> {
             let mut values = [""; MOST_LABELS + PodLabel::MOST];
             let facts = entry.facts.iter().map(|(fact, text)| (fact.label(), text));
             let promoted = entry.facts.pod_labels().iter().map(PodLabel::name_and_value);
-            let labels = [("workload", &*entry.workload), ("kind", entry.kind), ("tenant", &*entry.tenant)];
+            let labels =
+                [("workload", &*entry.workload), ("kind", entry.kind.name()), ("tenant", &*entry.tenant)];
             let mut count = 0;
             for ((name, value), at) in labels.into_iter().chain(facts).chain(promoted).zip(0..names.len()) {
                 (names[at], values[at]) = (name, value);

@@ -6,7 +6,9 @@ use gpumeter::agent::policy::dcgm_options;
 use gpumeter::config::Config;
 use gpumeter::model::catalogue::{RATED, ValuePlace, first_point};
 use gpumeter::model::snapshot::{HoldingEntry, ProcessEntry, Roster, Snapshot, WorkloadEntry};
-use gpumeter::model::{Absence, Fact, Facts, Frame, GpuProcess, HoldingSource, Reading, WorkloadClass};
+use gpumeter::model::{
+    Absence, Fact, Facts, Frame, GpuProcess, HolderKind, HoldingSource, Reading, WorkloadClass,
+};
 use gpumeter::output::render::{PageCache, PageFormat};
 
 use super::fixture;
@@ -40,7 +42,7 @@ fn pod(name: &str) -> WorkloadEntry {
     let workload = format!("k8s:ml/{name}/main").into();
     WorkloadEntry {
         workload,
-        kind: "k8s",
+        kind: HolderKind::Pod,
         tenant: "ml".into(),
         class: WorkloadClass::Service,
         facts: Facts::new(facts),

@@ -55,7 +55,7 @@ pub fn roster(gpus: usize, processes: usize) -> Roster {
             .collect(),
         workloads: Arc::new([WorkloadEntry {
             workload: "unit:trainer.service".into(),
-            kind: "unit",
+            kind: HolderKind::Unit,
             tenant: "physics".into(),
             class: WorkloadClass::Unknown,
             facts: Facts::new([(Fact::Unit, "trainer.service"), (Fact::User, HOSTILE)]),

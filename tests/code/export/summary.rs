@@ -140,7 +140,7 @@ fn a_remedy_comes_with_the_command_that_begins_it() {
 
 #[test]
 fn a_gpu_with_jobs_or_pods_is_drained_before_it_is_reset_and_another_is_not() {
-    let command = |kind: &'static str, position: usize| {
+    let command = |kind: HolderKind, position: usize| {
         let mut snapshot = shared_node();
         let shared = shared_node().roster;
         let pods = shared.workloads.iter().map(|one| WorkloadEntry { kind, ..one.clone() }).collect();
@@ -159,18 +159,18 @@ fn a_gpu_with_jobs_or_pods_is_drained_before_it_is_reset_and_another_is_not() {
         seen(snapshot).gpus.swap_remove(position).command.unwrap()
     };
     let reset = |index: u32| format!("sudo gpumeter quiesce -- nvidia-smi --gpu-reset -i {index}");
-    let drained = command("k8s", 0);
+    let drained = command(HolderKind::Pod, 0);
     assert!(
         drained.starts_with("kubectl drain ") && drained.ends_with(&format!(" && {}", reset(0))),
         "{drained}"
     );
-    let drained = command("slurm", 0);
+    let drained = command(HolderKind::Slurm, 0);
     assert!(
         drained.starts_with("scontrol update NodeName=") && drained.contains(" State=DRAIN "),
         "{drained}"
     );
     assert!(drained.ends_with(&format!("; done && {}", reset(0))), "{drained}");
-    assert_eq!([command("k8s", 1), command("unit", 0)], [reset(1), reset(0)]);
+    assert_eq!([command(HolderKind::Pod, 1), command(HolderKind::Unit, 0)], [reset(1), reset(0)]);
 }
 
 /// The processes of a job are those of its steps.
@@ -178,7 +178,7 @@ fn a_gpu_with_jobs_or_pods_is_drained_before_it_is_reset_and_another_is_not() {
 fn the_row_of_a_slurm_job_sums_those_of_its_steps() {
     let workload = |id: &str| WorkloadEntry {
         workload: id.into(),
-        kind: "slurm",
+        kind: HolderKind::Slurm,
         tenant: "bio".into(),
         class: WorkloadClass::Unknown,
         facts: HolderId::new(id).facts(),
@@ -225,7 +225,7 @@ fn a_node_name_that_a_shell_would_read_is_not_in_a_command() {
             entry
         });
         roster.agent = agent.collect();
-        let pod = WorkloadEntry { kind: "k8s", ..roster.workloads[0].clone() };
+        let pod = WorkloadEntry { kind: HolderKind::Pod, ..roster.workloads[0].clone() };
         roster.workloads = [pod].into();
         snapshot.roster = Arc::new(roster);
         seen(snapshot).gpus.remove(0).command.unwrap()
@@ -260,7 +260,7 @@ fn the_50_largest_processes_are_listed_of_all_gpus_or_of_one() {
 fn shared_node() -> Snapshot {
     let workload = |user: &str| WorkloadEntry {
         workload: format!("slurm:c/{user}").into(),
-        kind: "slurm",
+        kind: HolderKind::Slurm,
         tenant: format!("account-{user}").into(),
         class: WorkloadClass::Unknown,
         facts: Facts::new([(Fact::SlurmUser, user)]),

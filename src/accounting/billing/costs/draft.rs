@@ -6,9 +6,10 @@ use std::sync::Arc;
 use jiff::civil::Date;
 
 use super::calendar::{LocalHour, WEEK};
-use super::key::{CostKey, CostSums};
+use super::key::{CostKey, CostSums, CostWorkload};
 use super::projection::Forecast;
 use super::request::{CostRanges, CostRequest};
+use super::row::HeldIdle;
 use crate::accounting::billing::{ExactMoney, GroupValue, MoneyOverflow, TenantBudget};
 use crate::model::{RESERVED, TimeSum};
 
@@ -42,6 +43,8 @@ pub struct CostDraft<'a> {
     places: HashMap<usize, (Arc<CostKey>, KeyPlace)>,
     /// The values of all properties but the day, by number.
     groups: HashMap<Vec<GroupValue>, u32>,
+    /// What people call the workload of a group, by number.
+    pub(super) titles: HashMap<u32, String>,
     /// By number and, in reports by day, day.
     pub(super) rows: HashMap<(u32, Option<Date>), DraftRow>,
     pub(super) days: HashMap<(u32, Date), DaySums>,
@@ -89,6 +92,7 @@ enum Payment {
 #[derive(Clone, Debug, Default)]
 pub(super) struct DraftRow {
     pub(super) sums: CostSums,
+    pub(super) of_tenants: HeldIdle,
     pub(super) spread: Spread,
     /// Held time and money of the period before.
     pub(super) before: Option<(u128, ExactMoney)>,
@@ -122,6 +126,7 @@ impl Spread {
 impl DraftRow {
     pub(super) fn add(&mut self, other: &Self) -> Result<(), MoneyOverflow> {
         self.sums.add(&other.sums)?;
+        self.of_tenants = self.of_tenants.plus(other.of_tenants);
         self.spread.divided = self.spread.divided.plus(other.spread.divided)?;
         self.spread.charged += other.spread.charged;
         if let Some((held, money)) = other.before {
@@ -149,6 +154,7 @@ impl<'a> CostDraft<'a> {
             tenants,
             places: HashMap::new(),
             groups: HashMap::new(),
+            titles: HashMap::new(),
             rows: HashMap::new(),
             days: HashMap::new(),
             rest: DraftRow::default(),
@@ -181,6 +187,7 @@ impl<'a> CostDraft<'a> {
         let Some(group) = place.group else { return Ok(()) };
         let row = self.rows.entry((group, self.by_day.then_some(day))).or_default();
         row.sums.add(sums)?;
+        row.of_tenants = row.of_tenants.plus(HeldIdle::of(&key.tenant, sums));
         row.spread.add(place.payment, sums)?;
         self.add_to_day(group, key, day, sums)
     }
@@ -222,6 +229,7 @@ impl<'a> CostDraft<'a> {
             return Ok(());
         }
         self.rest.sums.add(sums)?;
+        self.rest.of_tenants = self.rest.of_tenants.plus(HeldIdle::of(&key.tenant, sums));
         self.rest.spread.add(payment, sums)?;
         self.add_to_day(REST, key, day, sums)
     }
@@ -308,6 +316,11 @@ impl<'a> CostDraft<'a> {
             let next = u32::try_from(self.groups.len()).unwrap_or(u32::MAX);
             *self.groups.entry(values).or_insert(next)
         });
+        if let Some(group) = group.filter(|_| self.request.group.detail().workload)
+            && let Some(title) = key.workload.as_ref().and_then(CostWorkload::title)
+        {
+            self.titles.entry(group).or_insert(title);
+        }
         let place = KeyPlace { is_visible, is_selected, payment, group };
         self.places.insert(address, (Arc::clone(key), place));
         place

@@ -83,7 +83,8 @@ impl CostDraft<'_> {
     fn open_rows(&self, groups: &[Vec<GroupValue>], has_money: bool) -> Vec<OpenRow> {
         let names = SharedNames::of(groups.iter().map(Vec::as_slice));
         let rows = self.rows.iter().map(|(&(group, day), draft)| {
-            let (key, row) = self.named_row(&groups[group as usize], day, &names);
+            let (key, mut row) = self.named_row(&groups[group as usize], day, &names);
+            row.title = self.titles.get(&group).cloned();
             OpenRow { group, key, row, draft: draft.clone() }
         });
         let mut rows: Vec<OpenRow> = rows.collect();
@@ -141,7 +142,11 @@ impl CostDraft<'_> {
         let amounts: Vec<CostAmounts> = open
             .iter()
             .zip(rounded)
-            .map(|(row, rounded)| CostAmounts { sums: row.draft.sums, rounded })
+            .map(|(row, rounded)| CostAmounts {
+                sums: row.draft.sums,
+                of_tenants: row.draft.of_tenants,
+                rounded,
+            })
             .collect();
         let mut total = CostRow { name: "total".to_owned(), ..CostRow::default() };
         for one in &amounts {
@@ -323,7 +328,7 @@ impl CostDraft<'_> {
             emissions: self.before.emissions.map(ExactMoney::floor),
             spread: None,
         };
-        let amounts = CostAmounts { sums: self.before, rounded };
+        let amounts = CostAmounts { sums: self.before, rounded, ..CostAmounts::default() };
         let shown = shown(&[amounts]).pop().unwrap_or_default();
         let total = CostRow { name: "total".to_owned(), amounts, shown, ..CostRow::default() };
         let end = period.bounds(&self.request.zone).map(|[_, end]| end).filter(|end| *end > range[1]);

@@ -27,6 +27,13 @@ pub struct CostWorkload {
     pub labels: Arc<BTreeMap<String, String>>,
 }
 
+impl CostWorkload {
+    /// What people call it.
+    pub(super) fn title(&self) -> Option<String> {
+        self.holder.kind().title(|fact| self.labels.get(fact.label()).map(String::as_str))
+    }
+}
+
 impl CostKey {
     /// What groups and filters look at; `attributes` are those of its tenant.
     pub fn view<'a>(&'a self, attributes: Option<&'a BTreeMap<String, String>>) -> LineView<'a> {

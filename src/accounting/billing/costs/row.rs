@@ -7,11 +7,13 @@ use serde::{Serialize, Serializer};
 
 use super::key::{CostSums, RoundedMoney};
 use crate::accounting::billing::print_money;
-use crate::model::{Decimal, round_to_digit};
+use crate::model::{Decimal, RESERVED, round_to_digit};
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CostRow {
     pub name: String,
+    /// What people call its workload; none of a group of others, and where only its id is known.
+    pub title: Option<String>,
     /// By each property of the grouping.
     pub values: Vec<String>,
     /// The parameters that select what is in the row.
@@ -31,7 +33,29 @@ pub struct CostRow {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CostAmounts {
     pub sums: CostSums,
+    pub of_tenants: HeldIdle,
     pub rounded: RoundedMoney,
+}
+
+/// Held time without that of remainders, and what of it was idle, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeldIdle {
+    pub held: u128,
+    pub idle: u128,
+}
+
+impl HeldIdle {
+    pub(super) fn of(tenant: &str, sums: &CostSums) -> Self {
+        if tenant.starts_with(RESERVED) {
+            return Self::default();
+        }
+        Self { held: sums.held(), idle: sums.idle() }
+    }
+
+    #[must_use]
+    pub(super) const fn plus(self, other: Self) -> Self {
+        Self { held: self.held + other.held, idle: self.idle + other.idle }
+    }
 }
 
 /// With two decimals; rows add up to the total.
@@ -40,7 +64,7 @@ pub struct ShownAmounts {
     /// Hours by the names of [`TIMES`].
     #[serde(flatten)]
     pub hours: BTreeMap<&'static str, String>,
-    /// In percent, with one decimal; none of a row without time.
+    /// Of what tenants held, in percent with one decimal; none where they held nothing.
     pub idle_share: Option<String>,
     pub kwh: Option<String>,
     pub co2e_kg: Option<String>,
@@ -92,7 +116,7 @@ impl CostRow {
 
 impl Serialize for CostAmounts {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self { sums, rounded } = self;
+        let Self { sums, rounded, .. } = self;
         let money = [
             ("money", rounded.money),
             ("energy_money", rounded.energy),
@@ -160,16 +184,16 @@ pub(super) fn shown(rows: &[CostAmounts]) -> Vec<ShownAmounts> {
     let mut co2e_kg = column(ShownColumn::Kilograms, |row| row.rounded.emissions.map(|grams| grams.0));
     let mut amount = column(ShownColumn::Money, |row| row.rounded.money.map(|money| money.0));
     let mut spread = column(ShownColumn::Money, |row| row.rounded.spread.map(|money| money.0));
-    let sums = rows.iter().map(|row| [row.sums.idle(), row.sums.held()]);
-    let total = sums.clone().fold([0, 0], |[idle, held], [more, longer]| [idle + more, held + longer]);
-    let shown = sums.chain([total]).map(|[idle, time]| ShownAmounts {
+    let of_tenants = rows.iter().map(|row| row.of_tenants);
+    let total = of_tenants.clone().fold(HeldIdle::default(), HeldIdle::plus);
+    let shown = of_tenants.chain([total]).map(|HeldIdle { held, idle }| ShownAmounts {
         hours: hours
             .iter_mut()
             .map(|(name, texts)| {
                 (*name, texts.next().flatten().unwrap_or_else(|| ShownColumn::Hours.print(0)))
             })
             .collect(),
-        idle_share: percent(idle, time),
+        idle_share: percent(idle, held),
         kwh: kwh.next().flatten(),
         co2e_kg: co2e_kg.next().flatten(),
         amount: amount.next().flatten(),

@@ -9,7 +9,7 @@ use super::report::Labels;
 use super::store::KeyReader;
 use crate::accounting::billing::LineDetail;
 use crate::accounting::billing::costs::{CostKey, CostRequest, CostWorkload};
-use crate::model::{GpuId, HolderId, RESERVED};
+use crate::model::{GpuId, HolderId, HolderKind, RESERVED};
 
 #[derive(Debug)]
 pub(super) struct ReducedKeys {
@@ -26,8 +26,13 @@ pub(super) struct ReducedKeys {
 impl ReducedKeys {
     pub(super) fn of(request: &CostRequest) -> Self {
         let detail = request.properties().map(|property| property.detail()).reduce(LineDetail::and);
+        let mut detail = detail.unwrap_or_default();
+        if detail.workload {
+            let of_titles = HolderKind::OF_TITLES.iter().map(|fact| fact.label().to_owned());
+            detail.labels.get_or_insert_default().extend(of_titles);
+        }
         Self {
-            detail: detail.unwrap_or_default(),
+            detail,
             has_gpu: request.properties().any(|property| matches!(property.word(), Some("gpu" | "uuid"))),
             places: HashMap::new(),
             labels: Vec::new(),

@@ -21,6 +21,7 @@ function record(row, answer, properties) {
   return [
     period.from, period.to, period.time_zone,
     ...names.map(safe),
+    ...(answer.groups.includes("workload") ? [safe(row.title ?? "")] : []),
     safe(row.cost_center ?? ""),
     ...HOURS.map((name) => fixed(row[`${name}_ns`], HOUR, 4)),
     row.energy_uj === null ? "" : fixed(row.energy_uj, HOUR, 4),
@@ -32,7 +33,7 @@ function record(row, answer, properties) {
 
 /** One line per row, and none of totals: it is for adding up. */
 export function csv(answer) {
-  const heads = ["from", "to", "time_zone", ...answer.groups, "cost_center", ...HOURS.map((name) => `${name}_hours`), "energy_kwh", "amount", "spread", "currency", "co2e_kg", "simulated"];
+  const heads = ["from", "to", "time_zone", ...answer.groups, ...(answer.groups.includes("workload") ? ["title"] : []), "cost_center", ...HOURS.map((name) => `${name}_hours`), "energy_kwh", "amount", "spread", "currency", "co2e_kg", "simulated"];
   const rest = answer.rest ? [{ ...answer.rest, values: [] }] : [];
   const lines = [...answer.rows, ...rest].map((row) => record(row, answer, answer.groups));
   return [heads, ...lines].map((line) => `${line.map(quoted).join(",")}\r\n`).join("");

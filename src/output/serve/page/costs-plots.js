@@ -2,7 +2,7 @@
 
 import { h, setAttribute, setText, svg } from "./dom.js";
 import { grouped, tenantName } from "./format.js";
-import { valueName } from "./costs-table.js";
+import { rowName, valueName } from "./costs-table.js";
 import { addDays, narrowed, pageLink } from "./query.js";
 
 /** So many groups have a colour of their own. */
@@ -24,7 +24,7 @@ export function tableToggle(button, plot, table) {
 }
 
 /** The groups of the days, greatest first, those without a name or a colour of their own added up. */
-function seriesOf({ days, groups }, valueOf) {
+function seriesOf({ days, groups, rows }, valueOf) {
   const sums = new Map();
   for (const { rows } of days) {
     for (const row of rows) {
@@ -33,8 +33,10 @@ function seriesOf({ days, groups }, valueOf) {
   }
   const names = [...sums.keys()].filter((name) => name !== null && name !== NOBODY && sums.get(name) > 0);
   names.sort((one, other) => sums.get(other) - sums.get(one));
+  const ofRows = new Map(rows.map((row) => [row.name, row]));
+  const nameOf = (name) => (ofRows.has(name) ? rowName(ofRows.get(name), groups) : valueName(name, groups[0]));
   const own = names.slice(0, MOST_SERIES);
-  const series = own.map((name, place) => ({ text: valueName(name, groups[0]), kind: `series-${place}`, has: (row) => row.name === name }));
+  const series = own.map((name, place) => ({ text: nameOf(name), kind: `series-${place}`, has: (row) => row.name === name }));
   const others = new Set([...own, NOBODY]);
   if (names.length > own.length || sums.get(null) > 0) series.push({ text: "all others", kind: "series-rest", has: (row) => !others.has(row.name) });
   if (sums.get(NOBODY) > 0) series.push({ text: tenantName(NOBODY), kind: "series-nobody", has: (row) => row.name === NOBODY });

@@ -14,7 +14,10 @@ export const amountOf = (row, currency) => `${grouped(row.shown.amount)} ${curre
 export const valueName = (value, property) => (value === "-" && property !== "tenant" ? `without ${propertyName(property)}` : shownName(tenantName(value)));
 
 /** What a row is called. */
-export const rowName = (row, groups) => (row.values?.length ? row.values.map((value, place) => valueName(value, groups[place])).join(" · ") : shownName(row.name));
+export function rowName(row, groups) {
+  const name = (value, place) => (groups[place] === "workload" && row.title ? shownName(row.title) : valueName(value, groups[place]));
+  return row.values?.length ? row.values.map(name).join(" · ") : shownName(row.name);
+}
 
 const known = (value) => value !== null && value !== undefined;
 
