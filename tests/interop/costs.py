@@ -414,6 +414,7 @@ def dialogs(page, server):
     server.answers["/api/v1/explain"] = lambda query: asked.append(query) or explanation()
     page.click("#details .inside td button")
     page.wait("an explanation of a part", "document.querySelectorAll('#details .explanation').length >= 1 && document.activeElement.tagName === 'H3'")
+    wait_for("a request of that part", harness.PATIENCE, lambda: asked)
     page.expect(asked[-1] == {"from": "2026-10-01", "to": "2026-10-02", "time_zone": "Europe/Zurich", "tenant": "ml"}, f"asked for {asked}")
     page.page.press("Escape")
     page.wait("closed details", f"{is_closed} && !location.search.includes('open=')")
