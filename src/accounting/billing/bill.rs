@@ -151,6 +151,15 @@ pub struct Fleet {
     pub reasons: FleetReasons,
 }
 
+impl Fleet {
+    /// For readers of some lines: of what is missing only that something may be.
+    pub(super) fn note_to_some(&self) -> Option<String> {
+        let is_whole = self.notes.is_empty() && self.conflicts.is_empty() && self.gaps.is_empty();
+        let note = "MAY BE INCOMPLETE: time of some nodes is missing, in conflict, or not checked";
+        (!is_whole).then(|| note.to_owned())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuConflict {
     pub gpu: String,
@@ -503,15 +512,21 @@ impl Bill {
         if *visible == VisibleAccount::Everything {
             return self;
         }
-        self.keep_lines(|line| {
+        self.lines.retain(|line| {
             visible.shows(&line.tenant, |fact| line.labels.get(fact.label()).map(String::as_str))
         });
+        self.keep_own();
+        self
+    }
+
+    /// Leaves only what belongs to its lines, so that it may be shown to those who may see them and nothing else.
+    pub(super) fn keep_own(&mut self) {
+        self.keep_lines(|_| true);
         // Which of the other rates were in force tells which GPUs others hold: rates may be of nodes, models and UUIDs.
         let own = |line: &BillLine| [line.rates.time, line.rates.energy, line.rates.carbon];
         let own: BTreeSet<i64> = self.lines.iter().flat_map(own).flatten().collect();
         self.rates.retain(|rate| own.contains(&rate.id));
         self.hide_fleet();
-        self
     }
 
     /// Leaves of the fleet what the lines have: no nodes, conflicts and files of others.
@@ -520,12 +535,10 @@ impl Bill {
         let nodes = self.lines.iter().filter_map(|line| line.node.as_ref());
         let nodes: BTreeSet<_> = nodes.map(|node| (&node.cluster, &node.name)).collect();
         let clusters: BTreeSet<&String> = nodes.iter().filter_map(|(cluster, _)| cluster.as_ref()).collect();
-        let is_incomplete = !(fleet.notes.is_empty() && fleet.conflicts.is_empty());
-        let note = "some of this period is not there yet, so that these costs may grow".to_owned();
         *fleet = Fleet {
             nodes: nodes.len() as u64,
             clusters: clusters.into_iter().cloned().collect(),
-            notes: is_incomplete.then_some(note).into_iter().collect(),
+            notes: fleet.note_to_some().into_iter().collect(),
             reasons: std::mem::take(&mut fleet.reasons),
             ..Fleet::default()
         };

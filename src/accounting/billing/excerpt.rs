@@ -55,9 +55,11 @@ impl Bill {
     /// The bill of each of these parts of its lines.
     fn parts<G: Ord>(mut self, parts: BTreeMap<G, Vec<BillLine>>) -> BTreeMap<G, Self> {
         // A fleet has too much of these to copy all for each part.
+        let note =
+            |fleet: Fleet| Fleet { notes: fleet.note_to_some().into_iter().collect(), ..Fleet::default() };
+        self.fleet = self.fleet.take().map(note);
         let whole = Self {
             gpus: std::mem::take(&mut self.gpus),
-            fleet: self.fleet.take(),
             tenant_attributes: std::mem::take(&mut self.tenant_attributes),
             tenant_budgets: std::mem::take(&mut self.tenant_budgets),
             ..Self::default()
@@ -69,40 +71,20 @@ impl Bill {
     fn with_only(&self, lines: Vec<BillLine>, whole: &Self) -> Self {
         let uuids: BTreeSet<&str> = lines.iter().map(|line| &*line.gpu.uuid).collect();
         let tenants: BTreeSet<&String> = lines.iter().map(|line| &line.tenant).collect();
-        let rates = lines.iter().flat_map(|line| [line.rates.time, line.rates.energy, line.rates.carbon]);
-        let rates: BTreeSet<i64> = rates.flatten().collect();
         let mut own = Self {
             gpus: whole.gpus.iter().filter(|gpu| uuids.contains(&*gpu.gpu.uuid)).cloned().collect(),
-            fleet: whole.fleet.as_ref().map(|fleet| fleet.of_lines(&lines)),
             tenant_attributes: entries(&whole.tenant_attributes, &tenants),
             tenant_budgets: entries(&whole.tenant_budgets, &tenants),
             ..self.clone()
         };
         own.lines = lines;
-        own.rates.retain(|rate| rates.contains(&rate.id));
-        own.keep_lines(|_| true);
+        own.keep_own();
         own
     }
 }
 
 fn entries<V: Clone>(all: &BTreeMap<String, V>, tenants: &BTreeSet<&String>) -> BTreeMap<String, V> {
     tenants.iter().filter_map(|&tenant| Some((tenant.clone(), all.get(tenant)?.clone()))).collect()
-}
-
-impl Fleet {
-    /// The nodes of these lines, and of what is missing only that something may be.
-    fn of_lines(&self, lines: &[BillLine]) -> Self {
-        let nodes: BTreeSet<_> = lines.iter().filter_map(|line| line.node.as_deref()).collect();
-        let clusters: BTreeSet<&String> = nodes.iter().filter_map(|node| node.cluster.as_ref()).collect();
-        let is_whole = self.conflicts.is_empty() && self.gaps.is_empty();
-        let note = "MAY BE INCOMPLETE: time of some nodes was missing, in conflict, or not checked";
-        Self {
-            nodes: nodes.len() as u64,
-            clusters: clusters.into_iter().cloned().collect(),
-            notes: (!is_whole).then(|| note.to_owned()).into_iter().collect(),
-            ..Self::default()
-        }
-    }
 }
 
 impl Statement {
@@ -272,8 +254,8 @@ mod tests {
             (fleet.nodes, &*fleet.notes),
             (
                 1,
-                &["MAY BE INCOMPLETE: time of some nodes was missing, in conflict, or not checked"
-                    .to_owned()][..]
+                &["MAY BE INCOMPLETE: time of some nodes is missing, in conflict, or not checked".to_owned()]
+                    [..]
             )
         );
         assert_eq!(parts["x"].reconciliation.line_money, Money(4_000_000_000));

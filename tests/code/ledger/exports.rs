@@ -627,7 +627,7 @@ fn a_fleet_of_more_than_64_bits_of_nanoseconds_is_summed_and_read_again() {
     assert!(shown.contains("no price in force: 5759280.0000 h\n"), "{shown}");
     assert!(shown.contains("held 20736000000.000000000 s of 20736000000.000000000 s"), "{shown}");
     let (_, excerpt, error) = run(&["statement", "show", &document, "--tenant", "a"]);
-    assert!(excerpt.contains("\nMAY BE INCOMPLETE: time of some nodes was missing, "), "{excerpt}{error}");
+    assert!(excerpt.contains("\nMAY BE INCOMPLETE: time of some nodes is missing, "), "{excerpt}{error}");
     assert!(!excerpt.contains("5759280.0000"), "{excerpt}");
 }
 
