@@ -15,7 +15,7 @@ pub(super) struct CheckedExcerpt {
 }
 
 /// What a statement says about an excerpt.
-enum Origin {
+enum ExcerptOrigin {
     /// No statement was given.
     Unknown,
     Proved(String),
@@ -40,23 +40,23 @@ impl CheckedExcerpt {
             ));
         }
         match self.origin(files)? {
-            Origin::Unknown => lines.push(format!(
+            ExcerptOrigin::Unknown => lines.push(format!(
                 "its origin is not proved: give statement {number} too, whose digest is to be {}",
                 shown(whole)
             )),
-            Origin::Proved(text) => lines.push(text),
-            Origin::Refused(found) => problems.extend(found),
+            ExcerptOrigin::Proved(text) => lines.push(text),
+            ExcerptOrigin::Refused(found) => problems.extend(found),
         }
         let told = problems.iter().chain(&lines).map(|line| format!("{}: {line}\n", self.path.display()));
         Ok((problems.len(), told.collect()))
     }
 
-    fn origin(&self, files: &[CheckedFile]) -> Result<Origin, Failure> {
+    fn origin(&self, files: &[CheckedFile]) -> Result<ExcerptOrigin, Failure> {
         let DocumentId { number, digest } = &self.stored.excerpt.statement;
-        let refused = |problem: String| Ok(Origin::Refused(vec![problem]));
+        let refused = |problem: String| Ok(ExcerptOrigin::Refused(vec![problem]));
         let mut statements = files.iter().filter(|file| file.statement().is_some()).peekable();
         if statements.peek().is_none() {
-            return Ok(Origin::Unknown);
+            return Ok(ExcerptOrigin::Unknown);
         }
         let same_number: Vec<&CheckedFile> = statements
             .filter(|file| file.statement().is_some_and(|statement| statement.number == *number))
@@ -76,24 +76,24 @@ impl CheckedExcerpt {
             }
             (Some(file), _) => match file.statement() {
                 Some(statement) => self.compare(statement),
-                None => Ok(Origin::Unknown),
+                None => Ok(ExcerptOrigin::Unknown),
             },
         }
     }
 
     /// Looks for it in its statement. One of an earlier version has no digests, and is compared line by line.
-    fn compare(&self, statement: &Statement) -> Result<Origin, Failure> {
+    fn compare(&self, statement: &Statement) -> Result<ExcerptOrigin, Failure> {
         let excerpt = &self.stored.excerpt;
         let (number, tenant) = (shown(&statement.number), shown(&excerpt.tenant));
         let Some(known) = statement.excerpts(&excerpt.statement.digest).remove(&excerpt.tenant) else {
             let text = format!("statement {number} has no line and no credit of {tenant}");
-            return Ok(Origin::Refused(vec![text]));
+            return Ok(ExcerptOrigin::Refused(vec![text]));
         };
         let differences = known.differences(&self.text).map_err(Failure::found)?;
         if !differences.is_empty() {
-            return Ok(Origin::Refused(told_of_fields(&differences, &format!("statement {number}"))));
+            return Ok(ExcerptOrigin::Refused(told_of_fields(&differences, &format!("statement {number}"))));
         }
         let without = if statement.excerpts.is_empty() { ", which has no digests of tenants" } else { "" };
-        Ok(Origin::Proved(format!("stands in statement {number}{without}")))
+        Ok(ExcerptOrigin::Proved(format!("stands in statement {number}{without}")))
     }
 }
