@@ -157,6 +157,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l skip-damaged -
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l json -d 'Print JSON, exact: times in nanoseconds, energy in microjoules'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l brief -d 'Leave the lines of the bill out of the JSON'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l tenant -d 'What a tenant costs as a whole: how much of what, at which rates and terms. Beside a day, on that day; beside a job, a pod, a GPU or a workload, only the lines of this tenant' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F

@@ -18,6 +18,7 @@ mod progress;
 mod split;
 pub(super) mod text;
 pub(super) mod view;
+mod whole_text;
 
 use std::path::{Path, PathBuf};
 
@@ -33,8 +34,8 @@ use self::view::BillView;
 use super::agent::RunningAgent;
 use super::{Failure, print, print_data, report};
 use crate::accounting::billing::{
-    Bill, BillGrouping, BillProperty, BillRequest, BillsJson, Explanation, LONGEST_BOOK, LineDetail,
-    LineFilter, PriceBook, PropertyFilters, bills_from_json, only_bill,
+    Bill, BillGrouping, BillProperty, BillRequest, BillsJson, ExplainedWhole, Explanation, LONGEST_BOOK,
+    LineDetail, LineFilter, PriceBook, PropertyFilters, REMAINDERS, WholeRequest, bills_from_json, only_bill,
 };
 use crate::accounting::day_files::{self, ExportSource};
 use crate::accounting::ledger::{self, Cause, Reader};
@@ -94,7 +95,7 @@ pub(super) struct BillCommand {
     /// Divide the money of unheld time among the tenants by charged time, in a column of its own; or that of these
     /// remainders, with commas between them.
     #[arg(long, value_name = "REMAINDERS", num_args = 0..=1, require_equals = true, value_delimiter = ',',
-          default_missing_value = HolderId::UNALLOCATED, value_parser = columns::REMAINDERS.map(|(name, _)| name))]
+          default_missing_value = HolderId::UNALLOCATED, value_parser = REMAINDERS.map(|(name, _)| name))]
     spread: Vec<String>,
     /// Compare with another period: a month such as 2026-10, or FROM..TO.
     #[arg(long, value_name = "PERIOD", conflicts_with_all = ["csv", "html", "json", "split_by", "spread"])]
@@ -427,6 +428,20 @@ impl BillSource {
             tracing::warn!("{conflict}: this day of the GPU is left out");
         }
         Ok(Explanation::of_bill(bill))
+    }
+
+    /// What the lines of a period that have these properties are made of.
+    fn whole(&self, period: [Option<&str>; 2], filters: PropertyFilters) -> Result<ExplainedWhole, Failure> {
+        if self.exports.is_none() && self.ledger.is_none() {
+            let asked = filters.asked();
+            let asked =
+                asked.iter().flat_map(|(name, values)| values.iter().map(|value| (&**name, value.clone())));
+            let parameters = parameters(period, self.time_zone.as_deref()).chain(asked);
+            return self.ask("/api/v1/explain/whole", parameters, None, |text| serde_json::from_str(text));
+        }
+        let WholeRequest { bill, filters } = WholeRequest::of(self.request(period)?, filters);
+        let bills = self.bills("explain", period, bill.detail, None)?;
+        Ok(ExplainedWhole::of_bill(in_one_currency(bills)?, &filters))
     }
 
     fn ask<'a, T>(

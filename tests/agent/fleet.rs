@@ -158,6 +158,66 @@ fn a_fleet_bills_with_the_prices_of_a_book() {
         assert!(one.status.success() && other.status.success(), "{one:?}\n{other:?}");
         assert!(one.stdout == other.stdout, "{more:?}: {one:?}\n{other:?}");
     }
+    // What a part is made of adds up to the bill.
+    let date = |at: u64| gpumeter::model::Utc(at).to_string().chars().take(10).collect::<String>();
+    let [day, next] = [2, 1].map(|days| date(system_now().utc.0 / DAY.0 * DAY.0 - days * DAY.0));
+    let explain = |source: [&str; 2], more: &[&str]| {
+        let arguments = ["explain", source[0], source[1], "--time-zone", "UTC", "--from", from, "--to", to];
+        output(&[&arguments[..], more].concat())
+    };
+    let lines = |[from, to]: [&str; 2]| {
+        let ended = output(&[
+            "bill",
+            "--exports",
+            &exports,
+            "--json",
+            "--time-zone",
+            "UTC",
+            "--from",
+            from,
+            "--to",
+            to,
+        ]);
+        serde_json::from_slice::<Value>(&ended.stdout).unwrap()["lines"].as_array().unwrap().clone()
+    };
+    let nano = |money: &Value| money.as_str().unwrap().replace('.', "").parse::<i128>().unwrap();
+    for (subject, tenant, span) in [
+        (&["--tenant", "team-b"][..], Some("team-b"), [from, to]),
+        (&["__unallocated__"], Some("__unallocated__"), [from, to]),
+        (&[&*day], None, [&*day, &*next]),
+        (&[&*day, "--tenant", "team-b"], Some("team-b"), [&*day, &*next]),
+    ] {
+        let [json, text] = [&["--json"][..], &[]].map(|form| {
+            let [one, other] = [of_server, of_files].map(|source| explain(source, &[subject, form].concat()));
+            assert!(one.status.success() && one.stdout == other.stdout, "{subject:?}: {one:?}\n{other:?}");
+            String::from_utf8(one.stdout).unwrap()
+        });
+        let whole: Value = serde_json::from_str(&json).unwrap();
+        let billed = lines(span);
+        let own = billed.iter().filter(|line| tenant.is_none_or(|tenant| line["tenant"] == tenant));
+        let money: i128 = own.clone().map(|line| nano(&line["money"])).sum();
+        assert_eq!(
+            (nano(&whole["total"]["money"]), &whole["total"]["lines"]),
+            (money, &own.count().into()),
+            "{subject:?}"
+        );
+        let parts = whole["priced"].as_array().unwrap().iter().map(|part| nano(&part["money"]));
+        assert_eq!(parts.sum::<i128>(), money, "{subject:?}");
+        for inside in whole["inside"].as_array().unwrap() {
+            let rows = inside["rows"].as_array().unwrap().iter().map(|row| nano(&row["money"]));
+            let rest = inside["rest"]["money"].as_str().map_or(0, |_| nano(&inside["rest"]["money"]));
+            assert_eq!(rows.sum::<i128>() + rest, money, "{subject:?}: {inside}");
+        }
+        assert!(
+            text.contains(" s x 2.30 USD per GPU-hour = ") && text.contains(", as in the bill\n"),
+            "{text}"
+        );
+    }
+    let by_node = parsed(
+        fleet.get(&format!("/api/v1/explain/whole?from={from}&to={to}&node=demo-node&class=on_demand")),
+    );
+    assert!(nano(&by_node["total"]["money"]) > 0, "{by_node}");
+    assert_eq!(fleet.get("/api/v1/explain/whole?team=x").0, 400);
     let refused = bill(of_server, &["--book", &euros]);
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{told}");
@@ -213,14 +273,15 @@ fn a_reader_of_one_tenant_gets_nothing_of_others_on_any_path() {
                 continue;
             }
             "/api/v1/costs" => format!("?period={period}"),
-            "/api/v1/bill" | "/api/v1/explain" => format!("?{bills}"),
+            "/api/v1/bill" | "/api/v1/explain" | "/api/v1/explain/whole" => format!("?{bills}"),
             _ => panic!("say what a reader of one tenant gets of {path}"),
         };
         let path = format!("{path}{query}");
         assert_eq!(fleet.get(&path).0, 401, "{path}");
         let (status, body) = ask("one", &path);
         assert_eq!(status, 200, "{path}: {body}");
-        assert!(body.contains(&format!("\"{own}\"")), "{path}");
+        // A whole names what it has several of.
+        assert!(path.contains("/whole?") || body.contains(&format!("\"{own}\"")), "{path}");
         for name in &hidden {
             assert!(!body.contains(name.as_str()), "{path}: {name}: {body}");
         }

@@ -231,7 +231,12 @@ fn shown_of(path: &str) -> Shown {
         "/api/v1/summary" | "/api/v1/snapshot" | "/api/v1/bill" | "/api/v1/explain" | "/api/v1/costs" => {
             Shown::Own
         }
-        "/api/v1/history" | "/api/v1/processes" | "/api/v1/health" | "/api/v1/events" => Shown::Unnamed,
+        // A whole names what it has several of.
+        "/api/v1/history"
+        | "/api/v1/processes"
+        | "/api/v1/health"
+        | "/api/v1/events"
+        | "/api/v1/explain/whole" => Shown::Unnamed,
         other => panic!("{other}: say here what a reader of some tenants gets of it"),
     }
 }

@@ -42,6 +42,14 @@ fn an_agent_bills_with_the_prices_of_a_book_as_its_ledger_does() {
         &["--book", &book, "--csv"],
     ];
     let of_agent = asked.map(|more| bill(["--url", &url], more));
+    let explain = |source: [&str; 2], subject: &[&str]| {
+        let arguments = ["explain", source[0], source[1], "--time-zone", "UTC", "--from", from, "--to", to];
+        let ended = output(&[&arguments[..], subject].concat());
+        assert!(ended.status.success(), "{subject:?}: {ended:?}");
+        String::from_utf8(ended.stdout).unwrap()
+    };
+    let subjects = [&["--tenant", "alice"][..], &["__unallocated__"]];
+    let explained = subjects.map(|subject| explain(["--url", &url], subject));
     for (refused, words) in [
         (bill(["--url", &url], &["--book", &euros]), "the book has prices in EUR, and the account in USD"),
         (bill(["--url", &url], &["--book", &many]), "bytes as JSON, and a server takes 65536"),
@@ -73,6 +81,14 @@ fn an_agent_bills_with_the_prices_of_a_book_as_its_ledger_does() {
         }
         assert_eq!(one, other, "{more:?}");
     }
+    for (one, subject) in explained.iter().zip(subjects) {
+        assert_eq!(*one, explain(["--ledger", stored.to_str().unwrap()], subject), "{subject:?}");
+    }
+    for words in ["Tenant alice\n", "of the bill\n", "2.00 USD per GPU-hour", " s x 2.00 USD per GPU-hour = "]
+    {
+        assert!(explained[0].contains(words), "{words}: {}", explained[0]);
+    }
+    assert!(explained[1].contains("meaning    time that nobody held"), "{}", explained[1]);
     let compared = String::from_utf8_lossy(&of_agent[1].stdout).into_owned();
     for words in ["USD old", "USD new", "change", "alice", "__terms__", "total"] {
         assert!(compared.contains(words), "{words}: {compared}");

@@ -147,6 +147,16 @@ def explanation():
     return {"bill": {"time_zone": "Europe/Zurich", "currency": "EUR", "rates": [rate], "terms": []}, "lines": [line], "gpus": [gpu]}
 
 
+def whole():
+    """What the agent answers for the same line as a whole."""
+    line = explanation()["lines"][0]
+    sums = {name: line[name] for name in ("within_ns", "lent_ns", "idle_ns", "unmeasured_ns", "unavailable_ns", "used_ns", "charged_ns",
+                                          "unpriced_ns", "money", "energy_money")}
+    sums |= {"lines": 1, "energy_uj": "0"}
+    priced = {**sums, "rate": 5, "energy_rate": None, "terms": None, "mig_slices": None}
+    return {"bill": explanation()["bill"], "total": sums, "priced": [priced], "inside": [], "remainders": {}}
+
+
 class StandIn:
     """A server with the files of an agent, and answers that a test chooses: `answers` maps a path to a function of its query."""
 
@@ -290,7 +300,7 @@ class Costs(Checked):
 def walk(suite, browser, server, scheme):
     """Every control, by mouse."""
     server.answers = {"/api/v1/costs": lambda query: usual() if query.get("group", "tenant") == "tenant" else other_group(query),
-                      "/api/v1/explain": lambda query: explanation()}
+                      "/api/v1/explain/whole": lambda query: whole(), "/api/v1/explain": lambda query: explanation()}
     page = Costs(suite, browser, "every control", server.url, scheme=scheme)
     text = page.text("main")
     for wanted in ("October 2026 by tenant", "gpu-7 has no file for 2026-10-09", "Two ledgers hold GPU-1", "5,926.88 EUR", "+16 % against September 2026: 5,100.00 EUR",
@@ -406,7 +416,7 @@ def dialogs(page, server):
     page.click("#details .why button")
     page.wait("an explanation", "document.querySelectorAll('#details .explanation li').length > 3")
     told = page.text("#details .explanation")
-    for words in ("slurm:alpha/7 on GPU 3", "0.50 hours between 2026-10-31 23:00 and 2026-11-01 00:00", f"by rule 2 (slurm_account is {HOSTILE[0]})",
+    for words in ("One line of the bill", "Together 1.25 EUR, as in the bill", "slurm:alpha/7 on GPU 3", "0.50 hours between 2026-10-31 23:00 and 2026-11-01 00:00", f"by rule 2 (slurm_account is {HOSTILE[0]})",
                   "2.50 EUR per GPU-hour", "1,800 s × 2.50 EUR per GPU-hour = 1.25 EUR", "50 % was measured per process", "split by memory", "the agent was away"):
         page.expect(words in told, f"the explanation has no {words!r}: {told}")
     page.axe("an explanation")
@@ -563,7 +573,7 @@ def errors(suite, browser, server):
     page.click("#retry")
     page.wait("the report at the second try", "!document.querySelector('#report').hidden && document.querySelector('#problem').hidden")
     server.answers = {"/api/v1/costs": lambda query: refuse(503, "one at a time") if query.get("group") != "tenant" and "group" in query else usual(),
-                      "/api/v1/explain": lambda query: refuse(400, "unknown parameter; use tenant")}
+                      "/api/v1/explain/whole": lambda query: refuse(400, "unknown parameter; use tenant")}
     page.click("#rows tbody tr:first-child a.row-name")
     page.wait("an error in the details", "document.querySelector('#details [role=alert]')?.textContent === 'one at a time'")
     page.click("#details .why button")

@@ -11,7 +11,7 @@ use super::day::ExportedFile;
 use super::explanation::FleetReasons;
 use super::json::{self, GpuIdJson};
 use super::money::{ExactMoney, MoneyOverflow, SumOverflow, round_to, round_together};
-use super::month::TenantBudget;
+use super::month::{DifferingBudgets, TenantBudget};
 use super::pricing::nano_per_gpu_hour;
 use super::rate::{EXAMPLE, Rate, RateKind, RateSelector};
 use super::schedule::Recorded;
@@ -139,6 +139,9 @@ pub struct Fleet {
     /// Time of GPUs that is set aside, since two ledgers held a GPU at one time; it is in no line and no sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<GpuConflict>,
+    /// Budgets of the tenants of the lines that differ between nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differing_budgets: Vec<DifferingBudgets>,
     /// The files that were read, with their digests where these are wanted; empty in a bill that was read from JSON, as are the
     /// next ones.
     #[serde(skip)]
@@ -597,6 +600,9 @@ impl Bill {
         let tenants: BTreeSet<&str> = self.lines.iter().map(|line| &*line.tenant).collect();
         self.tenant_attributes.retain(|tenant, _| tenants.contains(&**tenant));
         self.tenant_budgets.retain(|tenant, _| tenants.contains(&**tenant));
+        if let Some(fleet) = &mut self.fleet {
+            fleet.differing_budgets.retain(|one| tenants.contains(&*one.tenant));
+        }
     }
 
     /// Whether the terms of the line charge for use while nobody held the GPU.

@@ -35,6 +35,7 @@ mod sacct;
 mod schedule;
 pub mod statement;
 mod terms;
+mod whole;
 
 pub use account_change::{AccountChange, account_change};
 pub use bill::{
@@ -64,10 +65,11 @@ pub(crate) use json::{optional_time, time};
 pub use line_filter::LineFilter;
 pub use local_time::{day_begin, days_between, local_date, local_time, zone_name};
 pub use money::{ExactMoney, MoneyOverflow, SumOverflow, round_together};
-pub use month::{Month, TenantBudget};
+pub use month::{DifferingBudgets, Month, StatedBudget, StatedBudgets, TenantBudget};
 pub use pricing::{LineCharge, LinePrices, PricedSpan, SlotRates};
 pub use rate::{EXAMPLE, OtherCurrency, PriceBook, PricedSlot, Rate, RateKind, RateSelector};
 pub use request::{BillRequest, LineDetail};
 pub use sacct::{SacctJob, parse_sacct};
 pub use schedule::{Dated, RateSchedule, Recorded, RecordedAt, Schedule};
 pub use terms::{Basis, Terms, WHOLE_RATE, charges_unheld};
+pub use whole::{ExplainedWhole, InsideRow, InsideWhole, PricedPart, REMAINDERS, WholeRequest, WholeSums};

@@ -23,7 +23,7 @@ use crate::accounting::billing::costs::LocalHour;
 use crate::accounting::billing::{
     Bill, BillDraft, BillLine, BillRate, BillRequest, BillTerms, DayHeader, DayRevision, DayRow, ExactMoney,
     ExportedFile, Fleet, FleetReasons, GpuConflict, LineDetail, LineFilter, LineRates, PriceBook, PricedSlot,
-    PricedSpan, RateKind, RateSchedule, TenantBudget, days_between,
+    PricedSpan, RateKind, RateSchedule, StatedBudgets, days_between,
 };
 use crate::model::{
     Amounts, DAY, GpuId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc, VisibleAccount,
@@ -276,7 +276,7 @@ pub(super) struct FleetFacts {
     /// Up to where each ledger is exported, and its node.
     pub(super) ends: BTreeMap<String, (Utc, String)>,
     pub(super) attributes: BTreeMap<String, BTreeMap<String, String>>,
-    pub(super) budgets: BTreeMap<String, TenantBudget>,
+    pub(super) budgets: BTreeMap<String, StatedBudgets>,
     pub(super) skipped: Vec<(PathBuf, FileProblem)>,
 }
 
@@ -586,6 +586,18 @@ impl<'a> FleetDraft<'a> {
         let Self { request, from, to, exported_until, bill, conflicts, files, facts, .. } = self;
         let bill = bill.finish([from, to], exported_until);
         let is_priced = facts.is_priced || request.book.is_some();
+        let currency = match &request.book {
+            Some(book) => book.currency().map(|currency| currency.to_string()),
+            None => facts.currency,
+        };
+        let counting = |(tenant, stated): (&String, &StatedBudgets)| {
+            Some((tenant.clone(), stated.counting(currency.as_deref())?.clone()))
+        };
+        let budgets = facts.budgets.iter();
+        let differing = budgets
+            .clone()
+            .filter_map(|(tenant, stated)| stated.difference(tenant, currency.as_deref()))
+            .collect();
         let mut bill = Bill {
             // Statements of fleets in several clusters are told apart by it.
             cluster: Some(&facts.clusters).filter(|all| all.len() == 1).and_then(|all| all.first().cloned()),
@@ -594,18 +606,16 @@ impl<'a> FleetDraft<'a> {
                 clusters: facts.clusters.into_iter().collect(),
                 notes,
                 conflicts,
+                differing_budgets: differing,
                 files,
                 gaps,
                 reasons,
             }),
             simulated: facts.is_simulated,
-            currency: match &request.book {
-                Some(book) => book.currency().map(|currency| currency.to_string()),
-                None => facts.currency,
-            },
             unpriced: bill.unpriced.filter(|_| is_priced),
             tenant_attributes: facts.attributes,
-            tenant_budgets: facts.budgets,
+            tenant_budgets: budgets.filter_map(counting).collect(),
+            currency,
             ..bill
         };
         bill.keep_tenants();
@@ -712,7 +722,9 @@ impl FleetFacts {
             *end = (header.revision.settled_until, header.node.clone());
         }
         self.attributes.extend(header.tenant_attributes.clone());
-        self.budgets.extend(header.tenant_budgets.clone());
+        for (tenant, budget) in &header.tenant_budgets {
+            self.budgets.entry(tenant.clone()).or_default().add(header.day, &header.node, budget);
+        }
         Ok(())
     }
 }

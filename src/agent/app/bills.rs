@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::{Shared, StartError};
-use crate::accounting::billing::{Bill, BillsJson};
+use crate::accounting::billing::{Bill, BillsJson, ExplainedWhole, only_bill};
 use crate::accounting::ledger::{Error, Reader};
 use crate::config::BillingConfig;
 use crate::output::serve::{BillJob, BillRefusal, LedgerQuestion};
@@ -47,6 +47,12 @@ fn answer_bills(path: &Path, config: &BillingConfig, mut jobs: mpsc::Receiver<Bi
                 LedgerQuestion::Bill(request) => reader.bills(&request).map_err(refusal)?,
                 LedgerQuestion::Explanation(request) => {
                     return json(&reader.explain(&request).map_err(refusal)?);
+                }
+                LedgerQuestion::Whole(request) => {
+                    let bill = only_bill(reader.bills(&request.bill).map_err(refusal)?);
+                    let bill =
+                        bill.map_err(|error| BillRefusal { is_of_request: true, text: error.to_string() })?;
+                    return json(&ExplainedWhole::of_bill(bill, &request.filters));
                 }
                 LedgerQuestion::Costs(request) => return json(&reader.costs(&request).map_err(refusal)?),
             };

@@ -1,4 +1,4 @@
-//! `gpumeter bill --over-budget`: the tenants that a node's month costs more than their budget.
+//! `gpumeter bill --over-budget`: the tenants that the month of a node, or of a fleet, costs more than their budget.
 
 use std::collections::BTreeMap;
 
@@ -40,10 +40,14 @@ pub(super) fn report(bill: &Bill, over: &[OverBudget]) -> Report {
         money("budget", |row| row.budget),
         money("over by", |row| row.cost - row.budget),
     ];
+    let [of, on] = match bill.fleet {
+        Some(_) => ["these nodes", "all these nodes together"],
+        None => ["this node", "this node alone"],
+    };
     report.parts.push(if over.is_empty() {
-        ReportPart::Note("no tenant of this node is over its monthly budget\n".to_owned())
+        ReportPart::Note(format!("no tenant of {of} is over its monthly budget\n"))
     } else {
-        let caption = "over their monthly budget, on this node alone\n".to_owned();
+        let caption = format!("over their monthly budget, on {on}\n");
         ReportPart::Table(caption, ReportTable::new(columns, over, None))
     });
     let others = bill.tenant_budgets.iter().filter(|(_, budget)| *budget.currency != *currency);

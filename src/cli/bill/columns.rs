@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::days;
 use super::text::{NO_TIME, begin, notes, pending};
-use crate::accounting::billing::{Bill, BillGrouping, BillLine, BillRate, GroupKey, print_money};
+use crate::accounting::billing::{Bill, BillGrouping, BillLine, BillRate, GroupKey, REMAINDERS, print_money};
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 
 /// The lines of a bill that have the same names.
@@ -245,21 +245,6 @@ fn attribute<'a>(name: &'a str, by: &BillGrouping) -> BillColumn<'a> {
         attributes.and_then(|attributes| attributes.get(name)).cloned().into()
     })
 }
-
-/// Reserved tenants that a bill may have, with what is booked on them.
-pub(super) const REMAINDERS: [(&str, &str); 8] = [
-    ("__unallocated__", "time that nobody held"),
-    ("__stranded__", "time of MIG placements that no profile can use"),
-    (
-        "__unavailable__",
-        "time in which nobody held a GPU that was lost or failed, and the price of all unavailable time",
-    ),
-    ("__unobserved__", "time in which no agent watched the GPU"),
-    ("__system__", "use by the system: display server, persistence daemon, the agent"),
-    ("__unattributed__", "use by processes whose owner is not known"),
-    ("__terms__", "held time at the full rate, less what terms charge"),
-    ("__rate_variance__", "the GPU's rate, less the prices of its MIG instances"),
-];
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]

@@ -6,8 +6,12 @@ use clap::Args;
 use jiff::civil::Date;
 
 use super::line_id::LineId;
-use super::{BillSource, Failure, days_of, explain_text, in_one_currency, json_text, print, print_data};
-use crate::accounting::billing::{Explanation, JobId, LineDetail, LineFilter};
+use super::{
+    BillSource, Failure, days_of, explain_text, in_one_currency, json_text, print, print_data, whole_text,
+};
+use crate::accounting::billing::{
+    Bill, Explanation, JobId, LineDetail, LineFilter, PropertyFilters, REMAINDERS,
+};
 use crate::cli::report::text;
 use crate::model::Fact;
 
@@ -20,9 +24,14 @@ const OLD_DIGITS: usize = 16;
 #[derive(Args, Debug)]
 pub(in crate::cli) struct ExplainCommand {
     /// A line of the period's bill, by its id in the CSV (column line), such as tenant=lab+1; a Slurm job such as 4711, 4711_3 or 4711.0; a pod, by
-    /// name, NAMESPACE/NAME or UID; a GPU, as gpu:3 or by UUID; or a workload id such as unit:train.service.
-    #[arg(value_name = "LINE|JOB|POD|GPU", value_parser = Subject::parse)]
-    subject: Subject,
+    /// name, NAMESPACE/NAME or UID; a GPU, as gpu:3 or by UUID; a workload id such as unit:train.service; or as a whole, a day such as
+    /// 2026-10-05, or a remainder such as __unallocated__.
+    #[arg(value_name = "LINE|JOB|POD|GPU|DAY|REMAINDER", value_parser = Subject::parse, required_unless_present = "tenant")]
+    subject: Option<Subject>,
+    /// What a tenant costs as a whole: how much of what, at which rates and terms. Beside a day, on that day; beside a job, a pod, a
+    /// GPU or a workload, only the lines of this tenant.
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<String>,
     #[command(flatten)]
     source: BillSource,
     /// Cluster of the job, if several clusters had a job with this id.
@@ -53,6 +62,8 @@ enum Subject {
         title: String,
         filter: LineFilter,
     },
+    Day(String),
+    Remainder(String),
 }
 
 impl Subject {
@@ -61,6 +72,12 @@ impl Subject {
         let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
         if let Some(id) = LineId::parse(text) {
             return Ok(Self::Line(id));
+        }
+        if text.parse::<Date>().is_ok_and(|day| day.to_string() == text) {
+            return Ok(Self::Day(text.to_owned()));
+        }
+        if REMAINDERS.iter().any(|(name, _)| *name == text) {
+            return Ok(Self::Remainder(text.to_owned()));
         }
         let [namespace, pod, uid] = [Fact::Namespace, Fact::Pod, Fact::PodUid].map(Fact::label);
         let (kind, name, filter) = match text {
@@ -104,9 +121,18 @@ impl ExplainCommand {
         };
         let period = [from.as_deref(), to.as_deref()];
         let (title, mut explanation) = match &self.subject {
-            Subject::Line(id) => (format!("Line {}", id.as_str()), self.line(id, period)?),
-            Subject::Lines { title, filter } => {
+            None => return self.whole(None, None, period),
+            Some(Subject::Day(day)) => return self.whole(Some(day), None, period),
+            Some(Subject::Remainder(name)) => return self.whole(None, Some(name), period),
+            Some(Subject::Line(_)) if self.tenant.is_some() => {
+                return Err(Failure::wrong("a line is of one tenant; leave --tenant out"));
+            }
+            Some(Subject::Line(id)) => (format!("Line {}", id.as_str()), self.line(id, period)?),
+            Some(Subject::Lines { title, filter }) => {
                 let mut filter = filter.clone();
+                if let Some(tenant) = &self.tenant {
+                    filter.set("tenant", tenant).map_err(Failure::wrong)?;
+                }
                 if let Some(name) = &self.cluster {
                     filter.set(Fact::SlurmCluster.label(), name).map_err(Failure::wrong)?;
                 }
@@ -115,11 +141,7 @@ impl ExplainCommand {
             }
         };
         if explanation.lines.is_empty() {
-            let bill = &explanation.bill;
-            return Err(Failure::found(format!(
-                "{title} has no line in the bill from {} to {}; give another period with --from and --to",
-                bill.from_local, bill.to_local
-            )));
+            return Err(no_line(&title, &explanation.bill));
         }
         if !self.names {
             remove_names(&mut explanation);
@@ -128,6 +150,42 @@ impl ExplainCommand {
             return print_data(&json_text(&explanation)?);
         }
         print(&text::report(&explain_text::report(&title, &explanation)))
+    }
+
+    /// A tenant or remainder, or all of a bill, on a day or in the period.
+    fn whole(
+        &self,
+        day: Option<&str>,
+        remainder: Option<&str>,
+        period: [Option<&str>; 2],
+    ) -> Result<(), Failure> {
+        if self.tenant.is_some() && remainder.is_some() {
+            return Err(Failure::wrong("a remainder is of no tenant; give one of both"));
+        }
+        let days = day.map(|day| days_from(day, period)).transpose()?;
+        let span = days.as_ref().map_or(period, |[from, to]| [Some(&**from), Some(&**to)]);
+        let mut filters = PropertyFilters::default();
+        if let Some(tenant) = self.tenant.as_deref().or(remainder) {
+            let property = "tenant".parse().map_err(Failure::wrong)?;
+            filters.add(property, tenant.to_owned()).map_err(Failure::wrong)?;
+        }
+        let name = match (&self.tenant, remainder) {
+            (Some(tenant), _) => format!("Tenant {tenant}"),
+            (None, Some(name)) => format!("Remainder {name}"),
+            (None, None) => "Everything".to_owned(),
+        };
+        let title = day.map_or(name.clone(), |day| format!("{name} on {day}"));
+        let whole = self.source.whole(span, filters)?;
+        for conflict in whole.bill.fleet.iter().flat_map(|fleet| &fleet.conflicts) {
+            tracing::warn!("{conflict}: this day of the GPU is left out");
+        }
+        if whole.total.lines == 0 {
+            return Err(no_line(&title, &whole.bill));
+        }
+        if self.json {
+            return print_data(&json_text(&whole)?);
+        }
+        print(&text::report(&whole_text::report(&title, &whole)))
     }
 
     fn line(&self, id: &LineId, period: [Option<&str>; 2]) -> Result<Explanation, Failure> {
@@ -169,6 +227,13 @@ fn days_from(day: &str, [from, to]: [Option<&str>; 2]) -> Result<[String; 2], Fa
     Ok([within(from).unwrap_or_else(|| day.to_owned()), within(to).unwrap_or_else(|| next.to_string())])
 }
 
+fn no_line(title: &str, bill: &Bill) -> Failure {
+    Failure::found(format!(
+        "{title} has no line in the bill from {} to {}; give another period with --from and --to",
+        bill.from_local, bill.to_local
+    ))
+}
+
 fn remove_names(explanation: &mut Explanation) {
     for line in &mut explanation.lines {
         PERSONAL.iter().for_each(|fact| drop(line.line.labels.remove(fact.label())));
@@ -195,6 +260,8 @@ mod tests {
             Subject::parse(text).map(|subject| match subject {
                 Subject::Line(id) => format!("Line {}", id.as_str()),
                 Subject::Lines { title, .. } => title,
+                Subject::Day(day) => format!("Day {day}"),
+                Subject::Remainder(name) => format!("Remainder {name}"),
             })
         };
         for (text, expected) in [
@@ -208,7 +275,9 @@ mod tests {
             ("ml/train-0", "Pod ml/train-0"),
             ("4efc442e-5524-41ed-93c8-201d52fd2df4", "Pod 4efc442e-5524-41ed-93c8-201d52fd2df4"),
             ("unit:train.service", "Workload unit:train.service"),
-            ("__unallocated__", "Workload __unallocated__"),
+            ("__unallocated__", "Remainder __unallocated__"),
+            ("__mine__", "Workload __mine__"),
+            ("2026-10-05", "Day 2026-10-05"),
         ] {
             assert_eq!(name(text).as_deref(), Ok(expected), "{text}");
         }

@@ -5,12 +5,12 @@ use jiff::tz::TimeZone;
 use super::job_report::{local, zone};
 use super::text::{begin, counted, in_words, seconds, trimmed, unit};
 use crate::accounting::billing::{
-    BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, MissingReasons,
-    RateKind, Tenancy, TenantBasis, print_money,
+    Bill, BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineRates, LineSpan,
+    MissingReasons, RateKind, Tenancy, TenantBasis, print_money,
 };
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 use crate::cli::wrap;
-use crate::model::{Grade, MINUTE, Money, Nanoseconds, TimeSum, Utc, shown};
+use crate::model::{EnergySum, Grade, MINUTE, Microjoules, Money, Nanoseconds, TimeSum, Utc, shown};
 
 const MOST_SPANS: usize = 40;
 
@@ -48,7 +48,8 @@ fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone
     entries.extend(line.tenancies.iter().map(|tenancy| ("tenant", tenancy_text(&of.tenant, tenancy, zone))));
     entries.push(("class", class_text(line)));
     entries.extend(line.elsewhere.iter().map(|missing| ("reasons", missing_text(line, missing, zone))));
-    entries.extend(price_entries(line, explanation, zone));
+    let priced = Priced::of(of, line.spans.first().map(|span| span.from));
+    entries.extend(price_entries(&priced, &explanation.bill, zone));
     entries.push(("use", use_text(line)));
     let more = line.spans.len().saturating_sub(MOST_SPANS);
     entries
@@ -62,57 +63,85 @@ fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone
     }
 }
 
-fn price_entries(
-    line: &ExplainedLine,
-    explanation: &Explanation,
-    zone: &TimeZone,
-) -> Vec<(&'static str, String)> {
-    let (of, bill) = (&line.line, &explanation.bill);
+/// What is priced alike: a line, or the sum of several.
+pub(super) struct Priced {
+    pub(super) rates: LineRates,
+    /// Of a MIG instance: its slices, and those of the GPU.
+    pub(super) slices: Option<[u64; 2]>,
+    pub(super) charged: TimeSum,
+    pub(super) unpriced: TimeSum,
+    /// None where it was not measured.
+    pub(super) energy: Option<EnergySum>,
+    pub(super) money: Option<Money>,
+    pub(super) energy_money: Option<Money>,
+    /// Its first minute; none where it is not known.
+    pub(super) first: Option<Utc>,
+}
+
+impl Priced {
+    fn of(line: &BillLine, first: Option<Utc>) -> Self {
+        Self {
+            rates: line.rates,
+            slices: line.slot.profile.as_ref().map(|profile| [profile.size, profile.total]),
+            charged: line.charged.into(),
+            unpriced: line.unpriced.into(),
+            energy: line.has_energy.then(|| Microjoules(line.energy()).into()),
+            money: line.money,
+            energy_money: line.energy_money,
+            first,
+        }
+    }
+}
+
+pub(super) fn price_entries(of: &Priced, bill: &Bill, zone: &TimeZone) -> Vec<(&'static str, String)> {
     let currency = bill.currency.as_deref().unwrap_or_default();
-    let first = line.spans.first().map(|span| span.from);
     let rate = |id: Option<i64>| bill.rates.iter().find(|rate| Some(rate.id) == id);
     let mut entries = Vec::new();
     let time = rate(of.rates.time);
-    entries.extend(time.map(|rate| ("rate", rate_text(rate, currency, first, zone))));
+    entries.extend(time.map(|rate| ("rate", rate_text(rate, currency, of.first, zone))));
     let terms = bill.terms.iter().find(|terms| Some(terms.id) == of.rates.terms);
     entries.extend(terms.map(|terms| {
         let since = terms.since.map(|at| format!(", since {}", local(at, zone))).unwrap_or_default();
         let recorded = terms.recorded.map(|at| format!(", recorded {}", local(at, zone))).unwrap_or_default();
         ("terms", format!("{}, for {}{since}{recorded}", terms.terms, shown(&terms.tenant)))
     }));
-    let energy = rate(of.rates.energy).filter(|_| of.has_energy);
-    entries.extend(energy.map(|rate| ("energy", rate_text(rate, currency, first, zone))));
+    let energy = rate(of.rates.energy).zip(of.energy);
+    entries.extend(energy.map(|(rate, _)| ("energy", rate_text(rate, currency, of.first, zone))));
     if of.unpriced.0 > 0 {
         entries.push(("rate", format!("none in force: {} s cost nothing", seconds(of.unpriced))));
     }
     let has_amount = of.charged.0 > 0 || of.money.is_some_and(|money| money.0 != 0);
     if let Some(money) = of.money.filter(|_| has_amount) {
-        entries.push(("amount", amount_text(of, money, [time, energy], currency)));
+        entries.push(("amount", amount_text(of, money, (time, energy), currency)));
     }
     entries
 }
 
 /// Time x rate = amount.
-fn amount_text(line: &BillLine, money: Money, rates: [Option<&BillRate>; 2], currency: &str) -> String {
-    let [time, energy] = rates;
-    let of_energy = line.energy_money.unwrap_or_default();
+fn amount_text(
+    of: &Priced,
+    money: Money,
+    (time, energy): (Option<&BillRate>, Option<(&BillRate, EnergySum)>),
+    currency: &str,
+) -> String {
+    let of_energy = of.energy_money.unwrap_or_default();
     let of_time = Money(money.0 - of_energy.0);
     let mut text = match time {
-        Some(rate) if line.charged.0 > 0 => format!(
+        Some(rate) if of.charged.0 > 0 => format!(
             "{} s x {} {currency} per {}{}{} = {} {currency}",
-            seconds(line.charged),
+            seconds(of.charged),
             trimmed(rate.price),
             unit(rate.unit),
-            slices(line, rate.unit),
-            if line.rates.terms.is_some() { ", under the terms" } else { "" },
+            slices(of, rate.unit),
+            if of.rates.terms.is_some() { ", under the terms" } else { "" },
             print_money(of_time)
         ),
         _ => format!("{} {currency}", print_money(of_time)),
     };
-    if let Some(rate) = energy {
+    if let Some((rate, energy)) = energy {
         text += &format!(
             "; {} kWh x {} {currency} = {} {currency}; together {} {currency}",
-            CellUnit::Kwh.print(line.energy().into()),
+            CellUnit::Kwh.print(energy.0.cast_signed()),
             trimmed(rate.price),
             print_money(of_energy),
             print_money(money)
@@ -122,11 +151,9 @@ fn amount_text(line: &BillLine, money: Money, rates: [Option<&BillRate>; 2], cur
 }
 
 /// How time of an instance, which is a part of the GPU's, becomes hours of the instance.
-fn slices(line: &BillLine, kind: RateKind) -> String {
-    match &line.slot.profile {
-        Some(profile) if kind == RateKind::InstanceHour => {
-            format!(" x {} / {} slices", profile.total, profile.size)
-        }
+fn slices(of: &Priced, kind: RateKind) -> String {
+    match of.slices {
+        Some([size, total]) if kind == RateKind::InstanceHour => format!(" x {total} / {size} slices"),
         _ => String::new(),
     }
 }

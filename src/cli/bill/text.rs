@@ -49,6 +49,8 @@ fn marks(bill: &Bill) -> Vec<String> {
     let mut marks: Vec<String> = bill.partial.then(|| partial(bill)).into_iter().collect();
     marks.extend(made_up(bill.simulated, bill.example_prices));
     marks.extend(bill.fleet.iter().flat_map(|fleet| fleet.notes.clone()));
+    let differing = bill.fleet.iter().flat_map(|fleet| &fleet.differing_budgets);
+    marks.extend(differing.map(|budgets| shown(&budgets.to_string()).into_owned()));
     marks
 }
 

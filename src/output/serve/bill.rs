@@ -2,7 +2,7 @@
 //!
 //! SQL blocks, so a bill is never made on the I/O thread: requests go through a bounded queue to the reader thread, and the answer
 //! comes back as JSON. A slow bill delays neither metrics nor ticks. A query has `from`, `to`, `time_zone` and `by`, each at most
-//! once, for an explanation what selects lines instead of `by`, for costs what [`CostRequest::parse`] reads, and nothing else, so that
+//! once, for an explanation what selects lines instead of `by`, for a whole what [`WholeRequest::parse`] reads, for costs what [`CostRequest::parse`] reads, and nothing else, so that
 //! a mistyped name is an error and not a bill of another period.
 //!
 //! A bill may be asked with prices of its own, which are the body of a POST. Nothing is stored. A browser asks before it sends JSON
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::response::JSON;
 use crate::accounting::billing::costs::CostRequest;
-use crate::accounting::billing::{BillRequest, LONGEST_BOOK, PriceBook};
+use crate::accounting::billing::{BillRequest, LONGEST_BOOK, PriceBook, WholeRequest};
 use crate::config::decode_percent;
 use crate::model::VisibleAccount;
 use crate::output::render::gzip;
@@ -36,6 +36,7 @@ pub enum LedgerQuestion {
     /// Of the lines of the request.
     Explanation(BillRequest),
     Costs(CostRequest),
+    Whole(WholeRequest),
 }
 
 /// Which of them a path asks.
@@ -44,6 +45,7 @@ pub(super) enum LedgerAnswer {
     Bill,
     Explanation,
     Costs,
+    Whole,
 }
 
 #[derive(Debug)]
@@ -192,6 +194,11 @@ pub(super) fn parse_query(
     let (zone, now) = (zone.clone(), system_now().utc);
     if answer == LedgerAnswer::Costs {
         return Ok(LedgerQuestion::Costs(CostRequest { visible, ..CostRequest::parse(pairs, zone, now)? }));
+    }
+    if answer == LedgerAnswer::Whole {
+        let request = WholeRequest::parse(pairs, zone, now)?;
+        let bill = BillRequest { visible, ..request.bill };
+        return Ok(LedgerQuestion::Whole(WholeRequest { bill, ..request }));
     }
     let request = BillRequest { visible, ..BillRequest::parse(pairs, zone, now)? };
     if answer == LedgerAnswer::Bill {

@@ -100,6 +100,7 @@ const ENDPOINTS: &[Route] = &[
     }),
     from_ledger("/api/v1/bill", LedgerAnswer::Bill),
     from_ledger("/api/v1/explain", LedgerAnswer::Explanation),
+    from_ledger("/api/v1/explain/whole", LedgerAnswer::Whole),
     from_ledger("/api/v1/costs", LedgerAnswer::Costs),
 ];
 

@@ -4,19 +4,21 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use gpumeter::accounting::batches::{GpuRegistration, LedgerBatch};
 use gpumeter::accounting::billing::{
     Bill, BillLine, BillRequest, BillTerms, DayAccount, DayRow, ExactMoney, LineDetail, PriceBook,
-    bills_from_json, only_bill,
+    TenantBudget, bills_from_json, only_bill,
 };
 use gpumeter::accounting::day_files::{
     DayFile, ExpectedNode, ExportDirectory, ExportError, ExportSource, make_bills, write_day, write_days,
     write_file,
 };
 use gpumeter::accounting::ledger::{Ledger, Opening, Reader};
+use gpumeter::accounting::tenants::TenantRules;
 use gpumeter::config::Config;
-use gpumeter::model::{Amounts, DAY, GpuId, HolderId, Nanoseconds, NodeIdentity, Parts, Utc};
+use gpumeter::model::{Amounts, DAY, GpuId, HolderId, Money, Nanoseconds, NodeIdentity, Parts, Utc};
 use proptest::prelude::*;
 
 use super::month::{self, HOURS, MONTH, at};
@@ -216,6 +218,43 @@ fn many_nodes_add_up_and_a_bill_may_group_by_node() {
         page.starts_with("Bill of 3 nodes\n") && page.lines().any(|line| line.starts_with("b  ")),
         "{page}"
     );
+}
+
+#[test]
+fn budgets_that_differ_between_nodes_are_named_and_the_lowest_counts() {
+    let directory = tempfile::tempdir().unwrap();
+    let budget =
+        |amount: i128| TenantBudget { amount: Money(amount * 1_000_000_000), currency: "EUR".into() };
+    for (name, gpu, amount) in [("a", 0, 9_000), ("b", 1, 20_000), ("c", 2, 20_000)] {
+        let world = World::new();
+        let budgets = [("ml".to_owned(), budget(amount))].into();
+        let rules = TenantRules { budgets, ..TenantRules::default() };
+        let opening = Opening { tenant_rules: Arc::new(rules), ..opened(name, 0) };
+        let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+        register(&mut ledger, gpu, 0);
+        hold(&mut ledger, gpu, 0..8, "user:ml");
+        drop(ledger);
+        export(&world.path(), directory.path());
+    }
+    let bill = whole_bill(directory.path()).unwrap();
+    let differing: Vec<String> =
+        bill.fleet.as_ref().unwrap().differing_budgets.iter().map(ToString::to_string).collect();
+    let told =
+        "the budget of ml differs between nodes, and the first counts: 9000 EUR on a; 20000 EUR on b, c";
+    assert_eq!(differing, [told]);
+    assert_eq!(bill.tenant_budgets["ml"], budget(9_000));
+    let exports = directory.path().to_str().unwrap();
+    let arguments =
+        ["bill", "--exports", exports, "--over-budget", "--time-zone", "UTC", "--month", "2025-11"];
+    let ended = Command::new(env!("CARGO_BIN_EXE_gpumeter")).args(arguments).output().unwrap();
+    let page = String::from_utf8(ended.stdout).unwrap();
+    // 3 GPUs for 7,200 s at 1 per second.
+    for words in
+        [told, "over their monthly budget, on all these nodes together", "21600.000000000", "12600.000000000"]
+    {
+        assert!(page.contains(words), "{words}: {page} {:?}", ended.stderr);
+    }
+    assert_eq!(ended.status.code(), Some(1));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::store::{KeyReader, date_number};
 use crate::accounting::billing::costs::{
     CostFacts, CostNotice, CostRanges, CostRequest, CostSource, CostTenants,
 };
-use crate::accounting::billing::{ExactMoney, GpuConflict};
+use crate::accounting::billing::{ExactMoney, GpuConflict, StatedBudgets};
 use crate::model::{DAY, QUARTER_HOUR, Utc};
 
 /// How many names are told in a sentence.
@@ -113,7 +113,9 @@ impl PeriodFacts {
         self.all.example |= found.example;
         self.all.clusters.extend(found.clusters);
         self.all.attributes.extend(found.attributes);
-        self.all.budgets.extend(found.budgets);
+        for (tenant, stated) in found.budgets {
+            self.all.budgets.entry(tenant).or_default().merge(stated);
+        }
         self.conflicts.extend(found.conflicts);
         Ok(())
     }
@@ -142,7 +144,12 @@ impl PeriodFacts {
     }
 
     pub(super) fn tenants(&self) -> CostTenants {
-        CostTenants { attributes: self.all.attributes.clone(), budgets: self.all.budgets.clone() }
+        let currency = self.all.currency.as_deref();
+        let counting = |(tenant, stated): (&String, &StatedBudgets)| {
+            Some((tenant.clone(), stated.counting(currency)?.clone()))
+        };
+        let budgets = self.all.budgets.iter().filter_map(counting).collect();
+        CostTenants { attributes: self.all.attributes.clone(), budgets }
     }
 
     pub(super) fn cost_facts(
@@ -180,6 +187,12 @@ impl PeriodFacts {
         let mut notices = Vec::new();
         let mut tell = |kind: &'static str, text: String| notices.push(CostNotice { kind, text });
         let [_, to] = ranges.period;
+        // They name nodes, of which a reader of some tenants sees only his.
+        for (tenant, stated) in self.all.budgets.iter().filter(|_| !request.is_partial()) {
+            if let Some(differing) = stated.difference(tenant, self.all.currency.as_deref()) {
+                tell("budgets_differ", format!("{differing}."));
+            }
+        }
         let behind = self.dates.values().filter(|ledger| ledger.end.plus(QUARTER_HOUR) < to);
         let behind =
             behind.map(|ledger| format!("{} (up to {})", ledger.node, ledger.end)).collect::<Vec<_>>();

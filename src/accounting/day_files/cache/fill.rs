@@ -15,7 +15,7 @@ use super::sums::{DateSums, WorkloadSums};
 use super::tree::{ExportTree, TreeFile};
 use super::{CacheError, CostCache};
 use crate::accounting::billing::costs::{CostKey, CostWorkload, local_hours};
-use crate::accounting::billing::{BillRequest, GpuConflict, TenantBudget, day_begin};
+use crate::accounting::billing::{BillRequest, GpuConflict, StatedBudgets, day_begin};
 use crate::accounting::day_files::error::{ExportError, FileProblem};
 use crate::accounting::day_files::fleet::{ExportSource, FileContent, SummedDate, sum_date};
 use crate::model::{DAY, GpuId, HolderId, Utc};
@@ -51,7 +51,7 @@ pub(super) struct DateFacts {
     /// Up to where each ledger is exported, at most to the end of the date, and its node.
     pub(super) ledgers: BTreeMap<String, (Utc, String)>,
     pub(super) attributes: BTreeMap<String, BTreeMap<String, String>>,
-    pub(super) budgets: BTreeMap<String, TenantBudget>,
+    pub(super) budgets: BTreeMap<String, StatedBudgets>,
     pub(super) conflicts: Vec<GpuConflict>,
     pub(super) total: DateTotal,
 }

@@ -17,7 +17,7 @@ use crate::accounting::billing::{ExactMoney, MoneyOverflow};
 use crate::model::{EnergySum, Money, NodeIdentity, TimeSum, Utc};
 
 /// Another one is deleted and filled again.
-pub(super) const SCHEMA: i64 = 1;
+pub(super) const SCHEMA: i64 = 2;
 
 pub(super) const TABLES: &str = "
     CREATE TABLE made_for (text TEXT NOT NULL);

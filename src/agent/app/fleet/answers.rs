@@ -11,7 +11,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use super::FleetShared;
 use super::statements::KnownStatements;
 use crate::accounting::billing::costs::{CostReport, CostRequest};
-use crate::accounting::billing::{Bill, BillRequest, BillsJson, Explanation, GpuRecord, only_bill};
+use crate::accounting::billing::{
+    Bill, BillRequest, BillsJson, ExplainedWhole, Explanation, GpuRecord, only_bill,
+};
 use crate::accounting::day_files::{
     CacheError, CostCacheReader, ExportError, ExportSource, make_bills_unless,
 };
@@ -105,7 +107,12 @@ impl Answers {
         question: LedgerQuestion,
         is_cancelled: &(impl Fn() -> bool + Sync),
     ) -> Result<String, BillRefusal> {
+        let one = |bills| only_bill(bills).map_err(|error| of_request(error.to_string()));
         let (request, is_explanation) = match question {
+            LedgerQuestion::Whole(request) => {
+                let bill = one(self.bills(&request.bill, is_cancelled)?)?;
+                return json(&ExplainedWhole::of_bill(bill, &request.filters));
+            }
             LedgerQuestion::Bill(request) => (request, false),
             LedgerQuestion::Explanation(request) => (request, true),
             LedgerQuestion::Costs(_) => return Err(of_request("costs are read from the cache".to_owned())),
@@ -114,8 +121,7 @@ impl Answers {
         if !is_explanation {
             return json(&BillsJson(&bills));
         }
-        let bill = only_bill(bills).map_err(|error| of_request(error.to_string()))?;
-        let mut explanation = Explanation::of_bill(bill);
+        let mut explanation = Explanation::of_bill(one(bills)?);
         if request.visible != VisibleAccount::Everything {
             explanation.bill.partial = true;
             explanation.gpus.iter_mut().for_each(GpuRecord::hide_others);

@@ -9,18 +9,52 @@ const MOST_LINES = 20;
 const SECOND = 1000000000n;
 const UNITS = { gpu_hour: "GPU-hour", instance_hour: "instance-hour", kwh: "kWh" };
 
-/** An element with the explanation of the lines that a query selects, or with what hinders it. */
+/** By these, lines are explained one by one; by other properties only as a whole. */
+const OF_LINES = ["tenant", "workload", "gpu"];
+
+/** An element with what the lines that a query selects are made of, and each of them if they are few, or with what hinders it. */
 export async function explain({ period, filters }, answer, patience) {
   const { from, to, time_zone: zone } = answer.period;
   // A day within the period of the answer.
   const [first, end] = period.includes("..") ? period.split("..") : [from, to];
   const parameters = [["from", first], ["to", end], ["time_zone", zone], ...filters];
-  const path = `api/v1/explain?${parameters.map(([name, value]) => `${encodeURIComponent(name)}=${encodeURIComponent(value)}`).join("&")}`;
+  const query = parameters.map(([name, value]) => `${encodeURIComponent(name)}=${encodeURIComponent(value)}`).join("&");
   try {
-    return await show(await getJson(path, patience));
+    const whole = await getJson(`api/v1/explain/whole?${query}`, patience);
+    if (!whole.total.lines) return h("p", { class: "note" }, "No line of the bill is of this.");
+    const names = filters.map(([name]) => name);
+    const isOfLines = names.every((name, place) => OF_LINES.includes(name) && names.indexOf(name) === place);
+    const lines = isOfLines && whole.total.lines <= MOST_LINES ? [show(await getJson(`api/v1/explain?${query}`, patience))] : [];
+    const note = lines.length ? [] : [h("p", { class: "note" }, "Open a workload or a GPU to read who held it, from when to when, and by which rule it is a tenant's.")];
+    return h("div", {}, h("div", { class: "explanation" }, ...wholeArticles(whole)), ...lines, ...note);
   } catch (error) {
-    return h("div", {}, h("p", { role: "alert" }, error.message), h("p", { class: "note" }, "Explanations are of a tenant, a workload or a GPU: open one of these."));
+    return h("div", {}, h("p", { role: "alert" }, error.message));
   }
+}
+
+/** How the time was held, and time x rate for everything that was priced alike. */
+function wholeArticles(whole) {
+  const { bill, total, priced, inside, remainders } = whole;
+  const meanings = Object.entries(remainders).map(([name, meaning]) => `${shownName(tenantName(name))}: ${printable(meaning)}.`);
+  const currency = bill.currency;
+  const named = inside.map(({ property, rows, others }) => {
+    const names = rows.map((row) => `${shownName(property === "tenant" ? tenantName(row.name) : row.name)} ${row.money === null ? hours(heldOf(row)) : `${trimmed(row.money)} ${currency}`}`);
+    return `By ${property}: ${names.join(", ")}${others ? `, and ${others} others` : ""}.`;
+  });
+  const amount = total.money === null ? [] : [`Together ${trimmed(total.money)} ${currency}, as in the bill.`];
+  const parts = priced.slice(0, MOST_LINES).map((part) => article(`${countOf(part)}, ${hours(heldOf(part))}`, [...rateSentences(part, whole), amountSentence(part, bill)].filter(Boolean)));
+  return [article(countOf(total), [timesOf(total), ...meanings, ...named, ...amount]), ...parts];
+}
+
+const countOf = ({ lines }) => (lines === 1 ? "One line of the bill" : `${grouped(String(lines))} lines of the bill`);
+const PARTS = ["within", "lent", "idle", "unmeasured", "unavailable"];
+const heldOf = (sums) => PARTS.reduce((sum, name) => sum + BigInt(sums[`${name}_ns`]), 0n);
+
+function timesOf(sums) {
+  const parts = PARTS.map((name) => [name, sums[`${name}_ns`]]).filter(([, time]) => Number(time));
+  const of = parts.length ? `: ${parts.map(([name, time]) => `${fixed(time, HOUR, 2)} ${name}`).join(", ")}` : "";
+  const used = Number(sums.used_ns) ? `; used ${hours(sums.used_ns)}` : "";
+  return `Held ${hours(heldOf(sums))}${of}${used}.`;
 }
 
 function show(explanation) {
