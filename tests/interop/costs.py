@@ -415,7 +415,7 @@ def dialogs(page, server):
         page.wait(f"its {name}", f"document.querySelector('#details [aria-current]')?.textContent === {json.dumps(name)} && document.querySelectorAll('#details .inside tbody tr').length === 3")
     page.click("#details .why button")
     page.wait("an explanation", "document.querySelectorAll('#details .explanation li').length > 3")
-    told = page.text("#details .explanation")
+    told = page.text("#details .why")
     for words in ("One line of the bill", "Together 1.25 EUR, as in the bill", "slurm:alpha/7 on GPU 3", "0.50 hours between 2026-10-31 23:00 and 2026-11-01 00:00", f"by rule 2 (slurm_account is {HOSTILE[0]})",
                   "2.50 EUR per GPU-hour", "1,800 s × 2.50 EUR per GPU-hour = 1.25 EUR", "50 % was measured per process", "split by memory", "the agent was away"):
         page.expect(words in told, f"the explanation has no {words!r}: {told}")
@@ -629,7 +629,7 @@ def past(suite, browser, scheme):
     page.wait("what it is made of", "document.querySelectorAll('#details .inside tbody tr').length > 0")
     page.click("#details .inside td button")
     page.wait("an explanation", "document.querySelectorAll('#details .explanation li').length > 2")
-    told = page.text("#details .explanation")
+    told = page.text("#details .why")
     page.expect("USD per GPU-hour" in told and "held the GPU for" in told and "its tenant is" in told, f"the explanation is {told[:600]}")
     page.axe("an explanation")
     page.page.press("Escape")
