@@ -16,6 +16,9 @@ _gpumeter() {
             ",$1")
                 cmd="gpumeter"
                 ;;
+            gpumeter,advise)
+                cmd="gpumeter__subcmd__advise"
+                ;;
             gpumeter,bill)
                 cmd="gpumeter__subcmd__bill"
                 ;;
@@ -78,6 +81,9 @@ _gpumeter() {
                 ;;
             gpumeter,top)
                 cmd="gpumeter__subcmd__top"
+                ;;
+            gpumeter__subcmd__help,advise)
+                cmd="gpumeter__subcmd__help__subcmd__advise"
                 ;;
             gpumeter__subcmd__help,bill)
                 cmd="gpumeter__subcmd__help__subcmd__bill"
@@ -239,12 +245,78 @@ _gpumeter() {
 
     case "${cmd}" in
         gpumeter)
-            opts="-h --log-format --help run demo fleet top bill job explain statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
+            opts="-h --log-format --help run demo fleet top bill job explain advise statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__advise)
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --tenant --explain --config --json --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --url)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.ca-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.cert-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --password-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exports)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expect)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-zone)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tenant)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --explain)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --log-format)
                     COMPREPLY=($(compgen -W "text json" -- "${cur}"))
                     return 0
@@ -669,8 +741,22 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help)
-            opts="run demo fleet top bill job explain statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
+            opts="run demo fleet top bill job explain advise statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__help__subcmd__advise)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

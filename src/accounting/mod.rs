@@ -5,10 +5,12 @@
 //!
 //! - [`tenants`]: maps a holder's facts to a tenant.
 //! - [`billing`]: pure: rates, exact money, bills, statements, FOCUS.
+//! - [`advice`]: pure: what tenants may change to spend less.
 //! - [`batches`]: what `meter` and `ledger` exchange: batches, counters, time axis.
 //! - [`ledger`]: the account in SQLite: prices, bills, retention, migrations.
 //! - [`day_files`]: Parquet files of closed days, and bills over many ledgers.
 
+pub mod advice;
 pub mod batches;
 pub mod billing;
 pub mod day_files;

@@ -1,5 +1,6 @@
 //! `gpumeter bill`: prints the bill of the running agent, or of a ledger file that no agent is using, as text, CSV, HTML or JSON.
 
+pub(super) mod advise;
 mod against;
 mod budget;
 mod columns;

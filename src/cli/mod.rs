@@ -83,6 +83,8 @@ enum Command {
     Job(bill::job::JobCommand),
     /// Explain a line of a bill, a job, a pod or a GPU: who held what from when to when, at which rate, by which rule.
     Explain(bill::explain::ExplainCommand),
+    /// Say what tenants may change to spend less, with the evidence; say nothing where it is not sure.
+    Advise(bill::advise::AdviseCommand),
     /// Close a month with a document that never changes, show and verify such documents, and give credits.
     Statement(statement::StatementCommand),
     /// Print every metric with its meaning.
@@ -230,6 +232,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bill(bill) => bill.run(),
         Command::Job(job) => job.run(),
         Command::Explain(explain) => explain.run(),
+        Command::Advise(advise) => advise.run(),
         Command::Statement(statement) => statement.run(),
         Command::Metrics { format } => print_data(&match format {
             MetricsFormat::Text => reference::text(),

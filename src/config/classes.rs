@@ -1,9 +1,10 @@
-//! Reads the rules of what workloads are for (`advice.classes`).
+//! Reads what advice is told: what workloads are for (`advice.classes`), and findings to leave out (`advice.dismiss`).
 
 use super::entries::{entries_of, read_entries};
-use super::problem::ProblemCollector;
+use super::problem::{Complaint, ProblemCollector};
 use super::tenants::add_pattern;
 use super::tree::YamlNode;
+use crate::accounting::advice::Dismissal;
 use crate::accounting::tenants::ClassRule;
 use crate::model::WorkloadClass;
 
@@ -28,4 +29,14 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
         let is_complete = !rule.patterns.is_empty() && rule.class != WorkloadClass::Unknown;
         if is_complete { Ok(rule) } else { Err(None) }
     }))
+}
+
+pub(crate) fn dismissal(text: &str) -> Result<Dismissal, Complaint> {
+    Dismissal::parse(text).ok_or_else(|| {
+        Complaint::about(
+            text,
+            "dismisses no finding",
+            "copy what gpumeter advise prints, such as A2-1f3c9a2b:31h",
+        )
+    })
 }

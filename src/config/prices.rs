@@ -168,7 +168,7 @@ impl RateDraft {
         }
     }
 
-    fn set_share_of_gpu(&mut self, parts: NodeHour, class: &'static str) -> Result<(), KeyMistake> {
+    fn set_share_of_gpu(&mut self, parts: FreeHour, class: &'static str) -> Result<(), KeyMistake> {
         let gpus = self.gpus.ok_or(("gpus", "is missing; give the number of GPUs of the node"))?;
         let share = self.gpu_share.unwrap_or(ONE);
         let product = parts.nano_hours.checked_mul(i128::from(share));
@@ -190,7 +190,7 @@ impl RateDraft {
                 return Err(("term_years", "belongs to upfront; remove it, or give upfront"));
             }
             let description = format!("{} per node-hour", shortened(hourly));
-            let parts = NodeHour { nano_hours: hourly.into(), hours: 1, description };
+            let parts = FreeHour { nano_hours: hourly.into(), hours: 1, description };
             return self.set_share_of_gpu(parts, CLASSES[0]);
         };
         let years = self.term_years.ok_or(("term_years", "is missing; give the years of the commitment"))?;
@@ -198,7 +198,7 @@ impl RateDraft {
         let nano_hours = i128::from(upfront) + i128::from(hourly) * hours;
         let description =
             format!("({} upfront / {years} years + {} per node-hour)", shortened(upfront), shortened(hourly));
-        self.set_share_of_gpu(NodeHour { nano_hours, hours, description }, "committed")
+        self.set_share_of_gpu(FreeHour { nano_hours, hours, description }, "committed")
     }
 
     fn derive_owned(&mut self, at: &EntryPlace) -> Result<(), KeyMistake> {
@@ -217,12 +217,12 @@ impl RateDraft {
             shortened(yearly)
         );
         let hours = HOURS_OF_YEAR * i128::from(years);
-        self.set_share_of_gpu(NodeHour { nano_hours, hours, description }, "owned")
+        self.set_share_of_gpu(FreeHour { nano_hours, hours, description }, "owned")
     }
 }
 
 /// A price per node-hour: nano-units over hours.
-struct NodeHour {
+struct FreeHour {
     nano_hours: i128,
     hours: i128,
     description: String,

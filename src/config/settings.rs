@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::address::{Endpoint, ListenAddress, external_url};
-use super::classes;
+use super::classes::{self, dismissal};
 use super::dcgm_counters::{self, CounterLine};
 use super::ignored_pods;
 use super::key::KeyDescription;
@@ -22,6 +22,7 @@ use super::web::{
 };
 use jiff::tz::TimeZone;
 
+use crate::accounting::advice::Dismissal;
 use crate::accounting::billing::{PriceBook, Rate, Terms};
 use crate::accounting::tenants::{ClassRule, TenantRule};
 use crate::model::catalogue::Level;
@@ -226,6 +227,8 @@ pub struct TenantsConfig (config tenants) {
 pub struct AdviceConfig (config advice) {
     classes: Vec<ClassRule>, entries(classes::read, classes::TABLE), Optional(""), Reload,
         "Rules in order; the first that matches a holder gives its class, else its kind does.";
+    dismiss: Vec<Dismissal>, texts("the dismissal of a finding", dismissal), Optional("A2-1f3c9a2b:31h"), Reload,
+        "Findings to leave out until their evidence changes, each as its finding names it.";
 }
 
 "Terms of tenants that do not pay the full rate for held time."

@@ -38,8 +38,8 @@ mod workload_class;
 pub use account::{AMOUNTS, Amount, AmountKind, Amounts, Grade, Method, PARTS, Parts, REPORTED, USES, Use};
 pub use decimal::Decimal;
 pub use evidence::{
-    Evidence, IDLE_COLUMNS, LONGEST_PAUSE, Run, RunKey, SHAPE_COLUMNS, Series, Shape, ShapeKey, TickShares,
-    WAITING_SHARE, WHOLE_SHARE,
+    EDGES, Evidence, IDLE_COLUMNS, LONGEST_PAUSE, Run, RunKey, SHAPE_COLUMNS, Series, Shape, ShapeKey,
+    TickShares, WAITING_SHARE, WHOLE_SHARE,
 };
 pub use frame::{
     CallInFlight, CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch,

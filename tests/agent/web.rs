@@ -236,6 +236,7 @@ fn shown_of(path: &str) -> Shown {
         | "/api/v1/processes"
         | "/api/v1/health"
         | "/api/v1/events"
+        | "/api/v1/advice"
         | "/api/v1/explain/whole" => Shown::Unnamed,
         other => panic!("{other}: say here what a reader of some tenants gets of it"),
     }

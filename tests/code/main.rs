@@ -11,6 +11,7 @@
     reason = "a test may panic"
 )]
 
+mod advice;
 mod alerts;
 mod attribution;
 mod attribution_cases;

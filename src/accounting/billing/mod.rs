@@ -61,7 +61,7 @@ pub use job_comparison::{ComparedJob, JobComparison, compare_jobs};
 pub use job_id::JobId;
 pub use job_summary::{ExplainedJob, JobGpu, JobStep, JobSummary, JobUsage, explained_jobs, last_class};
 pub use json::{BillsJson, bills_from_json, print_money};
-pub(crate) use json::{optional_time, time};
+pub(crate) use json::{optional_money, optional_time, time};
 pub use line_filter::LineFilter;
 pub use local_time::{day_begin, days_between, local_date, local_time, zone_name};
 pub use money::{ExactMoney, MoneyOverflow, SumOverflow, round_together};

@@ -59,6 +59,15 @@ impl Terms {
         }
     }
 
+    /// What an hour of idle held time costs where an hour costs that at the full rate.
+    pub fn of_idle(terms: Option<&Self>, nano: i64) -> i64 {
+        match terms {
+            Some(Self { basis: Basis::Used, .. }) => 0,
+            Some(terms) => terms.discounted(nano),
+            None => nano,
+        }
+    }
+
     /// A rate less the discount, rounded to the nearest nano-unit.
     pub(super) fn discounted(&self, nano: i64) -> i64 {
         let whole = i128::from(WHOLE_RATE);

@@ -133,6 +133,58 @@ pub(super) fn sum_date(
     draft.finish_sums()
 }
 
+/// The files that are read of those that were found.
+pub(super) struct SurveyedFiles {
+    pub(super) files: Vec<DayPath>,
+    /// The GPUs of several ledgers, by date.
+    pub(super) shared: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    pub(super) skipped: Vec<(PathBuf, FileProblem)>,
+}
+
+/// Reads all headers, and leaves out files that a later one replaces and those with a problem that is skipped.
+///
+/// # Errors
+/// A file with another problem.
+pub(super) fn survey(
+    files: Vec<DayPath>,
+    is_skipped: impl Fn(&FileProblem) -> bool,
+    step: &mut impl FnMut(usize, usize) -> Result<(), ExportError>,
+) -> Result<SurveyedFiles, ExportError> {
+    let mut kept = BTreeMap::<(String, String), (DayRevision, usize)>::new();
+    let (mut gpus, mut skipped) = (Vec::new(), Vec::new());
+    let read = |day: &DayPath| {
+        let file = DayFile::open(&day.path)?;
+        file.check_place(day)?;
+        Ok((file.header().revision, file.header().gpus.clone()))
+    };
+    map_in_order(&files, read, |place, read| {
+        step(0, files.len())?;
+        let day = &files[place];
+        let (revision, of_day) = match read {
+            Ok(read) => read,
+            Err(problem) if is_skipped(&problem) => {
+                skipped.push((day.path.clone(), problem));
+                return Ok(());
+            }
+            Err(problem) => return Err(problem.at(&day.path)),
+        };
+        gpus.push((day.date.clone(), day.ledger.clone(), of_day));
+        let kept = kept.entry((day.date.clone(), day.ledger.clone())).or_insert((revision, place));
+        // A node that changed its cluster may have left a file under the old one.
+        if kept.0 < revision {
+            *kept = (revision, place);
+        }
+        Ok::<(), ExportError>(())
+    })?;
+    let mut owners = GpuOwners::default();
+    for (date, ledger, gpus) in &gpus {
+        owners.add(date, ledger, gpus.iter().map(|gpu| &gpu.gpu.uuid));
+    }
+    let places: BTreeSet<usize> = kept.into_values().map(|(_, place)| place).collect();
+    let files = files.into_iter().enumerate().filter(|(place, _)| places.contains(place));
+    Ok(SurveyedFiles { files: files.map(|(_, day)| day).collect(), shared: owners.into_shared(), skipped })
+}
+
 struct FleetDraft<'a> {
     source: &'a ExportSource<'a>,
     request: &'a BillRequest,
@@ -354,43 +406,17 @@ impl<'a> FleetDraft<'a> {
         )
     }
 
-    /// Reads all headers, and leaves out files that a later one replaces and, on request, damaged ones.
     fn survey(
         &mut self,
         files: Vec<DayPath>,
         step: &mut impl FnMut(usize, usize) -> Result<(), ExportError>,
     ) -> Result<Vec<DayPath>, ExportError> {
-        let mut kept = BTreeMap::<(String, String), (DayRevision, usize)>::new();
-        let mut gpus = Vec::new();
-        let read = |day: &DayPath| {
-            let file = DayFile::open(&day.path)?;
-            file.check_place(day)?;
-            Ok((file.header().revision, file.header().gpus.clone()))
-        };
-        map_in_order(&files, read, |place, read| {
-            step(0, files.len())?;
-            let day = &files[place];
-            let Some((revision, of_day)) = self.unless_skipped(day, read)? else { return Ok(()) };
-            gpus.push((day.date.clone(), day.ledger.clone(), of_day));
-            let kept = kept.entry((day.date.clone(), day.ledger.clone())).or_insert((revision, place));
-            // A node that changed its cluster may have left a file under the old one.
-            if kept.0 < revision {
-                *kept = (revision, place);
-            }
-            Ok::<(), ExportError>(())
-        })?;
-        let mut owners = GpuOwners::default();
-        for (date, ledger, gpus) in &gpus {
-            owners.add(date, ledger, gpus.iter().map(|gpu| &gpu.gpu.uuid));
-        }
-        self.shared_gpus = owners.into_shared();
-        let places: BTreeSet<usize> = kept.into_values().map(|(_, place)| place).collect();
-        Ok(files
-            .into_iter()
-            .enumerate()
-            .filter(|(place, _)| places.contains(place))
-            .map(|(_, day)| day)
-            .collect())
+        let (skips_all, skips_damaged) = (self.sums.is_some(), self.source.skip_damaged);
+        let is_skipped = |problem: &FileProblem| skips_all || (skips_damaged && problem.is_damage());
+        let surveyed = survey(files, is_skipped, step)?;
+        self.facts.skipped.extend(surveyed.skipped);
+        self.shared_gpus = surveyed.shared;
+        Ok(surveyed.files)
     }
 
     /// What was read of a file; none of a damaged one that is left out on request.

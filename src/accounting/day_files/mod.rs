@@ -3,6 +3,7 @@
 //! The ledger makes the rows of a day ([`crate::accounting::billing::DayAccount`]), which are lines of a bill of one quarter hour each,
 //! tenants and money included. So a bill over a directory is their sum. Any engine that reads Parquet can make the same sums.
 
+mod advice;
 mod cache;
 mod columns;
 mod control;
@@ -22,6 +23,7 @@ mod reasons;
 mod shared_gpus;
 mod writer;
 
+pub use advice::make_advice;
 pub use cache::{CacheError, CostCache, CostCacheReader, LookScope, Looked};
 pub use day_bytes::write_day;
 pub use day_file::DayFile;

@@ -17,10 +17,10 @@ use super::node::NodeHistory;
 use super::state::TransactionDraft;
 use super::{counters, day, history};
 use crate::accounting::billing::{DayEvidence, DayRun, DayShape, EvidenceHeader, EvidenceOwner};
-use crate::accounting::tenants::tenant;
+use crate::accounting::tenants::{recurring_name, tenant};
 use crate::model::{
-    DAY, Evidence, Fact, GpuId, HOUR, Holder, HolderId, HolderKind, IDLE_COLUMNS, LONGEST_PAUSE, Nanoseconds,
-    Run, RunKey, SHAPE_COLUMNS, Series, Settlement, Shape, ShapeKey, Utc,
+    DAY, Evidence, GpuId, HOUR, Holder, HolderId, IDLE_COLUMNS, LONGEST_PAUSE, Nanoseconds, Run, RunKey,
+    SHAPE_COLUMNS, Series, Settlement, Shape, ShapeKey, Utc,
 };
 
 /// Of so many shapes, and of so many runs, those that are not of the last window are stored early: every window writes what is open
@@ -179,46 +179,6 @@ fn insert_run(connection: &Connection, key: [i64; 3], name: &str, run: &Run) -> 
     put(connection, &SQL, rusqlite::params_from_iter(values))
 }
 
-/// The name that all runs of a recurring workload have: what stays the same of a job, a pod, a container, a unit or a user.
-pub(super) fn recurring_name(holder: &Holder) -> String {
-    let facts: &[Fact] = match holder.id.kind() {
-        HolderKind::Slurm => &[
-            Fact::SlurmCluster,
-            Fact::SlurmAccount,
-            Fact::SlurmUser,
-            Fact::SlurmPartition,
-            Fact::SlurmJobName,
-        ],
-        HolderKind::Pod if holder.facts.get(Fact::OwnerName).is_some() => {
-            &[Fact::Namespace, Fact::OwnerKind, Fact::OwnerName]
-        }
-        HolderKind::Pod => &[Fact::Namespace, Fact::Pod],
-        HolderKind::Container if holder.facts.get(Fact::ContainerImage).is_some() => {
-            &[Fact::User, Fact::ContainerImage]
-        }
-        HolderKind::Container => &[Fact::User, Fact::ContainerName],
-        HolderKind::Unit if holder.facts.get(Fact::UnitTemplate).is_some() => {
-            &[Fact::UnitTemplate, Fact::User]
-        }
-        _ => &[],
-    };
-    let known: Vec<&str> = facts.iter().filter_map(|fact| Some(&**holder.facts.get(*fact)?)).collect();
-    if known.is_empty() {
-        return holder.id.name().to_owned();
-    }
-    let name = known.join("/");
-    // A CronJob numbers its Jobs, as does who submits one again and again.
-    let is_numbered = holder.facts.get(Fact::OwnerKind).is_some_and(|kind| &**kind == "Job");
-    let name = name
-        .rsplit_once('-')
-        .filter(|(_, number)| {
-            is_numbered && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
-        })
-        .map_or(&*name, |(stem, _)| stem)
-        .to_owned();
-    format!("{}:{name}", holder.id.kind().name())
-}
-
 /// The day whose shapes of hours are to be summed up, if those before are.
 pub(super) fn first_unsummed_day(connection: &Connection, before: Utc) -> rusqlite::Result<Option<Utc>> {
     let sql = "SELECT begin_ns FROM shape WHERE hours = ?1 AND begin_ns < ?2 ORDER BY begin_ns LIMIT 1";
@@ -344,7 +304,7 @@ pub(super) fn read_day(connection: &Connection, day: Utc, closed: Utc) -> Result
     Ok(DayEvidence { header, shapes, runs })
 }
 
-fn loaded_series(row: &Row<'_>, index: usize) -> rusqlite::Result<Series> {
+pub(super) fn loaded_series(row: &Row<'_>, index: usize) -> rusqlite::Result<Series> {
     let place: i64 = row.get(index)?;
     let series = usize::try_from(place).ok().and_then(|place| Series::ALL.get(place).copied());
     series.ok_or(rusqlite::Error::IntegralValueOutOfRange(index, place))

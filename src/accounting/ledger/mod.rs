@@ -4,6 +4,7 @@
 //! [`Reader`]s make bills from it. [`LedgerQueue`] stands between the tick loop, which never waits, and the ledger thread.
 //! The tables are documented in `schema.sql`. Times are passed in, and settling is the job of `attribution`.
 
+mod advice;
 mod amounts;
 mod billing;
 mod close;

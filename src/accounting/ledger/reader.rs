@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, Params};
 
+use super::advice::make_advice;
 use super::billing::{HOLDERS, closed_time, make_bill, make_bills};
 use super::column::{self, loaded_id, loaded_json};
 use super::costs::make_costs;
@@ -13,6 +14,7 @@ use super::expected::{self, InventoryRow};
 use super::explain::explain;
 use super::statements::{self, RecordedDocuments};
 use super::{counters, day, evidence, history, node, schema};
+use crate::accounting::advice::{Advice, AdviceRequest};
 use crate::accounting::billing::costs::{CostReport, CostRequest};
 use crate::accounting::billing::{
     Bill, BillRequest, DayAccount, DayEvidence, DayRevision, Explanation, RulesVersion,
@@ -82,6 +84,14 @@ impl Reader {
     /// Those of [`Reader::bill`].
     pub fn explain(&mut self, request: &BillRequest) -> Result<Explanation, Error> {
         self.read("explain a bill", |transaction| explain(transaction, request))
+    }
+
+    /// The findings of advice of the last four weeks.
+    ///
+    /// # Errors
+    /// The disk, and holders' facts that this agent cannot read.
+    pub fn advice(&mut self, request: &AdviceRequest) -> Result<Advice, Error> {
+        self.read("look for advice", |transaction| make_advice(transaction, request))
     }
 
     fn read<T, E: Into<Cause>>(

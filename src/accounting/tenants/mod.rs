@@ -5,6 +5,7 @@
 
 mod classes;
 mod names;
+mod recurring;
 mod rules;
 mod schedule;
 
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 pub use classes::{ClassRule, class, class_rule};
 pub use names::TenantNames;
+pub use recurring::recurring_name;
 pub use rules::{TenantRule, TenantRules, is_label};
 pub use schedule::RuleSchedule;
 

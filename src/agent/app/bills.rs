@@ -1,4 +1,4 @@
-//! The reader thread: makes bills, explanations and costs from the ledger, so that SQL never blocks the I/O thread.
+//! The reader thread: makes bills, explanations, costs and advice from the ledger, so that SQL never blocks the I/O thread.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,9 +7,10 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::{Shared, StartError};
+use crate::accounting::advice::AdviceRequest;
 use crate::accounting::billing::{Bill, BillsJson, ExplainedWhole, only_bill};
 use crate::accounting::ledger::{Error, Reader};
-use crate::config::BillingConfig;
+use crate::config::Config;
 use crate::output::serve::{BillJob, BillRefusal, LedgerQuestion};
 use crate::runtime::clock::Stop;
 use crate::runtime::thread::Thread;
@@ -21,12 +22,14 @@ pub(super) fn start(path: Option<PathBuf>, shared: &Shared) -> Result<mpsc::Send
     let (sender, jobs) = mpsc::channel(QUEUE_LENGTH);
     let Some(path) = path else { return Ok(sender) };
     let stop = shared.stop.clone();
-    let config = shared.policy.now().config.billing.clone();
-    Thread::start("reader", move || answer_bills(&path, &config, jobs, &stop))?;
+    let policy = Arc::clone(&shared.policy);
+    Thread::start("reader", move || {
+        answer_bills(&path, || policy.now().config.clone(), jobs, &stop);
+    })?;
     Ok(sender)
 }
 
-fn answer_bills(path: &Path, config: &BillingConfig, mut jobs: mpsc::Receiver<BillJob>, stop: &Stop) {
+fn answer_bills(path: &Path, config: impl Fn() -> Config, mut jobs: mpsc::Receiver<BillJob>, stop: &Stop) {
     while let Some(BillJob { question, reply }) = jobs.blocking_recv() {
         if stop.is_called() {
             return;
@@ -55,10 +58,16 @@ fn answer_bills(path: &Path, config: &BillingConfig, mut jobs: mpsc::Receiver<Bi
                     return json(&ExplainedWhole::of_bill(bill, &request.filters));
                 }
                 LedgerQuestion::Costs(request) => return json(&reader.costs(&request).map_err(refusal)?),
+                LedgerQuestion::Advice(request) => {
+                    let dismissed = config().advice.dismiss.into();
+                    let request = AdviceRequest { dismissed, ..request };
+                    return json(&reader.advice(&request).map_err(refusal)?);
+                }
             };
+            let billing = config().billing;
             let bills = bills.into_iter().map(|bill| Bill {
-                billing_account: config.account.clone(),
-                invoice_issuer: config.invoice_issuer.clone(),
+                billing_account: billing.account.clone(),
+                invoice_issuer: billing.invoice_issuer.clone(),
                 ..bill
             });
             json(&BillsJson(&bills.collect::<Vec<_>>()))
@@ -135,7 +144,7 @@ mod tests {
         let from = Some(Utc(7_226_582_400_000_000_000));
         let answer = ask(&sender, BillRequest { from, now: Utc(0), ..BillRequest::default() });
         drop(sender);
-        answer_bills(&path, &BillingConfig::default(), jobs, &Stop::default());
+        answer_bills(&path, Config::default, jobs, &Stop::default());
         let refusal = answer.blocking_recv().unwrap().unwrap_err();
         assert!(refusal.is_of_request);
         let told = "from: 2199-01-01T00:00:00+00:00 is in the future; the account is closed up to ";
@@ -147,8 +156,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = endless(&directory);
         let (sender, jobs) = mpsc::channel(2);
-        let reader =
-            thread::spawn(move || answer_bills(&path, &BillingConfig::default(), jobs, &Stop::default()));
+        let reader = thread::spawn(move || answer_bills(&path, Config::default, jobs, &Stop::default()));
         let awaited = ask(&sender, BillRequest::default());
         eventually(|| sender.capacity() == 2);
         let queued = ask(&sender, BillRequest::default());
@@ -166,7 +174,7 @@ mod tests {
         let stop = Stop::default();
         let (sender, jobs) = mpsc::channel(1);
         let theirs = stop.clone();
-        let reader = thread::spawn(move || answer_bills(&path, &BillingConfig::default(), jobs, &theirs));
+        let reader = thread::spawn(move || answer_bills(&path, Config::default, jobs, &theirs));
         let _answer = ask(&sender, BillRequest::default());
         eventually(|| sender.capacity() == 1);
         stop.call();

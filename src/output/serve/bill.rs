@@ -1,9 +1,10 @@
-//! Requests for bills, explanations and costs.
+//! Requests for bills, explanations, costs and advice.
 //!
 //! SQL blocks, so a bill is never made on the I/O thread: requests go through a bounded queue to the reader thread, and the answer
 //! comes back as JSON. A slow bill delays neither metrics nor ticks. A query has `from`, `to`, `time_zone` and `by`, each at most
-//! once, for an explanation what selects lines instead of `by`, for a whole what [`WholeRequest::parse`] reads, for costs what [`CostRequest::parse`] reads, and nothing else, so that
-//! a mistyped name is an error and not a bill of another period.
+//! once, for an explanation what selects lines instead of `by`, for wholes, costs and advice what [`WholeRequest::parse`],
+//! [`CostRequest::parse`] and [`AdviceRequest::parse`] read, and nothing else, so that a mistyped name is an error and not a bill of
+//! another period.
 //!
 //! A bill may be asked with prices of its own, which are the body of a POST. Nothing is stored. A browser asks before it sends JSON
 //! to another site, and no answer here allows it.
@@ -20,6 +21,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::response::JSON;
+use crate::accounting::advice::AdviceRequest;
 use crate::accounting::billing::costs::CostRequest;
 use crate::accounting::billing::{BillRequest, LONGEST_BOOK, PriceBook, WholeRequest};
 use crate::config::decode_percent;
@@ -37,6 +39,8 @@ pub enum LedgerQuestion {
     Explanation(BillRequest),
     Costs(CostRequest),
     Whole(WholeRequest),
+    /// Without what the configuration dismisses.
+    Advice(AdviceRequest),
 }
 
 /// Which of them a path asks.
@@ -46,6 +50,7 @@ pub(super) enum LedgerAnswer {
     Explanation,
     Costs,
     Whole,
+    Advice,
 }
 
 #[derive(Debug)]
@@ -199,6 +204,9 @@ pub(super) fn parse_query(
         let request = WholeRequest::parse(pairs, zone, now)?;
         let bill = BillRequest { visible, ..request.bill };
         return Ok(LedgerQuestion::Whole(WholeRequest { bill, ..request }));
+    }
+    if answer == LedgerAnswer::Advice {
+        return Ok(LedgerQuestion::Advice(AdviceRequest { visible, ..AdviceRequest::parse(pairs)? }));
     }
     let request = BillRequest { visible, ..BillRequest::parse(pairs, zone, now)? };
     if answer == LedgerAnswer::Bill {

@@ -102,6 +102,7 @@ const ENDPOINTS: &[Route] = &[
     from_ledger("/api/v1/explain", LedgerAnswer::Explanation),
     from_ledger("/api/v1/explain/whole", LedgerAnswer::Whole),
     from_ledger("/api/v1/costs", LedgerAnswer::Costs),
+    from_ledger("/api/v1/advice", LedgerAnswer::Advice),
 ];
 
 /// All paths but the files of pages, for the test that asks each as a reader of some tenants.
@@ -111,8 +112,7 @@ pub fn endpoint_paths() -> impl Iterator<Item = &'static str> {
 
 /// The paths that the server of a fleet serves, without the files of pages.
 pub fn fleet_paths() -> impl Iterator<Item = &'static str> {
-    let answers = |endpoint: &&Route| !matches!(endpoint.answer, Answer::OfAgent(_));
-    ENDPOINTS.iter().filter(answers).map(|endpoint| endpoint.path)
+    ENDPOINTS.iter().filter(|endpoint| !endpoint.is_of_agent()).map(|endpoint| endpoint.path)
 }
 
 impl Route {
@@ -130,7 +130,11 @@ impl Route {
     }
 
     const fn is_served_by(&self, served: &Served) -> bool {
-        !matches!((self.answer, served), (Answer::OfAgent(_), Served::Fleet(_)))
+        !(self.is_of_agent() && matches!(served, Served::Fleet(_)))
+    }
+
+    const fn is_of_agent(&self) -> bool {
+        matches!(self.answer, Answer::OfAgent(_))
     }
 }
 

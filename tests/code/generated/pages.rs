@@ -120,6 +120,17 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "gpumeter job --sum node1.json node2.json",
         "A job on two nodes, from what each printed with --json.",
     ),
+    (
+        "gpumeter-advise",
+        "gpumeter advise --tenant physics",
+        "What one tenant may change in order to spend less.",
+    ),
+    (
+        "gpumeter-advise",
+        "gpumeter advise --exports /srv/exports --expect nodes.csv",
+        "Of a whole fleet, also which nodes nobody needs.",
+    ),
+    ("gpumeter-advise", "gpumeter advise --explain A3-1f3c9a2b", "The times that a finding is made of."),
     ("gpumeter-explain", "gpumeter explain 4711", "Why a Slurm job costs what it costs."),
     (
         "gpumeter-explain",

@@ -10,12 +10,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::FleetShared;
 use super::statements::KnownStatements;
+use crate::accounting::advice::AdviceRequest;
 use crate::accounting::billing::costs::{CostReport, CostRequest};
 use crate::accounting::billing::{
     Bill, BillRequest, BillsJson, ExplainedWhole, Explanation, GpuRecord, only_bill,
 };
 use crate::accounting::day_files::{
-    CacheError, CostCacheReader, ExportError, ExportSource, make_bills_unless,
+    CacheError, CostCacheReader, ExportError, ExportSource, make_advice, make_bills_unless,
 };
 use crate::model::VisibleAccount;
 use crate::output::serve::{BillJob, BillRefusal, BillReply, LedgerQuestion};
@@ -116,6 +117,7 @@ impl Answers {
             LedgerQuestion::Bill(request) => (request, false),
             LedgerQuestion::Explanation(request) => (request, true),
             LedgerQuestion::Costs(_) => return Err(of_request("costs are read from the cache".to_owned())),
+            LedgerQuestion::Advice(request) => return self.advice(request, is_cancelled),
         };
         let bills = self.bills(&request, is_cancelled)?;
         if !is_explanation {
@@ -129,14 +131,29 @@ impl Answers {
         json(&explanation)
     }
 
+    fn advice(
+        &self,
+        request: AdviceRequest,
+        is_cancelled: &(impl Fn() -> bool + Sync),
+    ) -> Result<String, BillRefusal> {
+        let dismissed = self.shared.config().advice.dismiss.as_slice().into();
+        let request = AdviceRequest { dismissed, ..request };
+        let advice = make_advice(&self.source(), &request, |_, _| {
+            if is_cancelled() { Err(ExportError::Cancelled) } else { Ok(()) }
+        });
+        json(&advice.map_err(|error| BillRefusal { is_of_request: false, text: error.to_string() })?)
+    }
+
+    fn source(&self) -> ExportSource<'_> {
+        ExportSource { directory: &self.exports, expected: Vec::new(), skip_damaged: true, digests: false }
+    }
+
     fn bills(
         &self,
         request: &BillRequest,
         is_cancelled: &(impl Fn() -> bool + Sync),
     ) -> Result<Vec<Bill>, BillRefusal> {
-        let (directory, expected) = (self.exports.as_path(), Vec::new());
-        let source = ExportSource { directory, expected, skip_damaged: true, digests: false };
-        let made = make_bills_unless(&source, request, is_cancelled).map_err(|error| {
+        let made = make_bills_unless(&self.source(), request, is_cancelled).map_err(|error| {
             let is_of_request = matches!(error, ExportError::Grid(_) | ExportError::Book(_));
             BillRefusal { is_of_request, text: error.to_string() }
         })?;

@@ -1,0 +1,247 @@
+//! What advice is made from: the stretches in which holders used nothing, their runs, and the faults of their GPUs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::fleet::FleetEvidence;
+use crate::accounting::billing::GpuIncident;
+use crate::model::{GpuId, Grade, HolderId, Microjoules, Nanoseconds, Series, Shape, Utc, WorkloadClass};
+
+/// Shorter stretches are forgotten: no rule has a shorter limit.
+const LEAST: Nanoseconds = Nanoseconds::from_seconds(10 * 60);
+
+/// Those of services, of which there are many.
+const LEAST_OF_SERVICES: Nanoseconds = Nanoseconds::from_seconds(3_600);
+
+/// The evidence of a period, of the workloads that the reader may see.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdviceEvidence {
+    pub from: Utc,
+    /// The end of the account.
+    pub to: Utc,
+    /// Of all rates here; none where no price was in force.
+    pub currency: Option<String>,
+    /// By UUID.
+    pub gpus: BTreeMap<Arc<str>, EvidenceGpu>,
+    pub workloads: BTreeMap<WorkloadKey, WorkloadEvidence>,
+    /// Of a fleet, if all of it is known and the reader may see it.
+    pub fleet: Option<FleetEvidence>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvidenceGpu {
+    pub gpu: GpuId,
+    pub node: String,
+    /// Whether the memory of processes was ever reported on a board of this model there. Without it, no process and no reading look
+    /// the same.
+    pub reports_memory: bool,
+    pub incidents: Vec<GpuIncident>,
+}
+
+/// A workload, of a step its job and of a container its pod, while it was on the bill of one tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkloadKey {
+    pub tenant: Arc<str>,
+    pub workload: HolderId,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkloadEvidence {
+    /// That all runs of a recurring workload have.
+    pub name: String,
+    pub class: WorkloadClass,
+    pub slots: BTreeMap<SlotKey, SlotEvidence>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotKey {
+    pub uuid: Arc<str>,
+    pub gpu_instance: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlotEvidence {
+    /// In order of time.
+    pub runs: Vec<SlotRun>,
+    /// In order of time.
+    pub stretches: Vec<IdleStretch>,
+    /// The worst of the period.
+    pub grade: Grade,
+    /// How busy the workload alone kept the slot in the period, by series.
+    pub shapes: [Shape; Series::ALL.len()],
+}
+
+/// A run on one slot, with its times of the slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotRun {
+    pub begin: Utc,
+    /// That of the account where it goes on.
+    pub end: Utc,
+    /// It may have ended so much earlier: the length of a row.
+    pub grid: Nanoseconds,
+    pub goes_on: bool,
+    pub last_use: Option<Utc>,
+    pub held: Nanoseconds,
+    pub used: Nanoseconds,
+    /// Held while use was not known, or while the GPU had failed.
+    pub unknown: Nanoseconds,
+}
+
+/// Whether a workload had a process on a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessPresence {
+    Absent,
+    Present,
+    /// Somebody had memory there who may have worked for it: an MPS server, or a process whose owner is not known.
+    Unclear,
+}
+
+/// A time in which a workload held a slot and used nothing of it, under one rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleStretch {
+    pub from: Utc,
+    pub to: Utc,
+    /// The longest of the rows that it is made of: it may have begun, and ended, so much inside.
+    pub grid: Nanoseconds,
+    /// GPU time that it held and nobody used.
+    pub idle: Nanoseconds,
+    pub process: ProcessPresence,
+    /// Energy above that of an idle board without a process.
+    pub waiting: Microjoules,
+    /// What an hour of idle GPU time costs its tenant, in nano-units; none without a price.
+    pub rate: Option<i64>,
+    /// Whether nobody else held or used any of the GPU.
+    pub is_alone: bool,
+}
+
+impl IdleStretch {
+    pub const fn length(&self) -> Nanoseconds {
+        self.to.since(self.from)
+    }
+
+    /// The part between two times; its idle time is rounded down. None where it has no such part.
+    pub fn between(self, from: Utc, to: Utc) -> Option<Self> {
+        let (from, to) = (self.from.max(from), self.to.min(to));
+        let length = u128::from(self.length().0);
+        let part = |whole: u64| {
+            let part = u128::from(whole) * u128::from(to.since(from).0);
+            u64::try_from(part.checked_div(length).unwrap_or(0)).unwrap_or(whole)
+        };
+        let (idle, waiting) = (Nanoseconds(part(self.idle.0)), Microjoules(part(self.waiting.0)));
+        (from < to).then_some(Self { from, to, idle, waiting, ..self })
+    }
+
+    fn is_as(&self, other: &Self) -> bool {
+        (self.process, self.rate, self.is_alone) == (other.process, other.rate, other.is_alone)
+    }
+}
+
+/// The stretches of a workload on a slot while rows are added in order of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StretchDraft {
+    stretches: Vec<IdleStretch>,
+    /// Where those begin that follow each other without a pause up to the last.
+    chain: usize,
+    is_of_service: bool,
+}
+
+impl StretchDraft {
+    pub const fn of_service(&mut self, is_of_service: bool) {
+        self.is_of_service = is_of_service;
+    }
+
+    pub fn add(&mut self, next: IdleStretch) {
+        match self.stretches.last_mut() {
+            Some(last) if last.to == next.from => {
+                if last.is_as(&next) {
+                    last.to = next.to;
+                    last.idle += next.idle;
+                    last.waiting.0 = last.waiting.0.saturating_add(next.waiting.0);
+                    last.grid = last.grid.max(next.grid);
+                } else {
+                    self.stretches.push(next);
+                }
+            }
+            _ => {
+                self.end_chain();
+                self.stretches.push(next);
+            }
+        }
+    }
+
+    /// Forgets the last chain if it is short.
+    fn end_chain(&mut self) {
+        let begin = self.stretches.get(self.chain).map(|first| first.from);
+        let end = self.stretches.last().map(|last| last.to);
+        let least = if self.is_of_service { LEAST_OF_SERVICES } else { LEAST };
+        if begin.zip(end).is_some_and(|(begin, end)| end.since(begin) < least) {
+            self.stretches.truncate(self.chain);
+        }
+        self.chain = self.stretches.len();
+    }
+
+    /// All of them, also if the last ones are short: those of the next day may follow.
+    pub fn into_stretches(self) -> Vec<IdleStretch> {
+        self.stretches
+    }
+
+    pub fn finish(mut self) -> Vec<IdleStretch> {
+        self.end_chain();
+        self.stretches
+    }
+}
+
+impl AdviceEvidence {
+    /// The evidence of a workload on a slot, which is made where it is not there yet.
+    pub fn slot(&mut self, key: &WorkloadKey, slot: SlotKey) -> &mut SlotEvidence {
+        let workload = self.workloads.entry(key.clone()).or_default();
+        workload.slots.entry(slot).or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::MINUTE;
+
+    fn minute(at: u64, process: ProcessPresence) -> IdleStretch {
+        IdleStretch {
+            from: Utc(at * MINUTE.0),
+            to: Utc((at + 1) * MINUTE.0),
+            grid: MINUTE,
+            idle: Nanoseconds(MINUTE.0 / 2),
+            process,
+            waiting: Microjoules(3),
+            rate: Some(5),
+            is_alone: false,
+        }
+    }
+
+    #[test]
+    fn minutes_that_follow_each_other_are_one_stretch_and_short_ones_are_forgotten() {
+        let mut draft = StretchDraft::default();
+        // Five minutes alone; then eight without and eight with a process.
+        let present = |at| minute(at, ProcessPresence::Present);
+        (0..5).map(present).for_each(|next| draft.add(next));
+        (10..18).for_each(|at| draft.add(minute(at, ProcessPresence::Absent)));
+        (18..26).map(present).for_each(|next| draft.add(next));
+        (30..39).map(present).for_each(|next| draft.add(next));
+        let stretches = draft.finish();
+        let times: Vec<_> =
+            stretches.iter().map(|one| [one.from.0 / MINUTE.0, one.to.0 / MINUTE.0]).collect();
+        assert_eq!(times, [[10, 18], [18, 26]]);
+        assert_eq!((stretches[0].idle.0, stretches[0].waiting.0), (4 * MINUTE.0, 24));
+    }
+
+    #[test]
+    fn a_part_of_a_stretch_has_its_part_of_the_idle_time() {
+        let whole = IdleStretch {
+            to: Utc(10 * MINUTE.0),
+            idle: Nanoseconds(7),
+            ..minute(0, ProcessPresence::Absent)
+        };
+        let part = whole.between(Utc(5 * MINUTE.0), Utc(u64::MAX));
+        assert_eq!(part.map(|part| (part.from.0, part.idle.0)), Some((5 * MINUTE.0, 3)));
+        assert_eq!(whole.between(Utc(10 * MINUTE.0), Utc(u64::MAX)), None);
+    }
+}

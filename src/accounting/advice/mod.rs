@@ -1,0 +1,21 @@
+//! Advice: what tenants may change to spend less, from how they held and used GPUs. It is right or silent.
+//!
+//! Comes in: [`AdviceEvidence`], which a ledger, or the files of many, yield. Goes out: [`Advice`], a list of [`AdviceFinding`]s. All of it is
+//! pure. Each rule is a file of `rules`, and what all of them demand is in `gates`. Does not know: where evidence is kept, who asks.
+
+mod evidence;
+mod finding;
+mod fleet;
+mod gates;
+mod report;
+mod rules;
+
+pub use evidence::{
+    AdviceEvidence, EvidenceGpu, IdleStretch, ProcessPresence, SlotEvidence, SlotKey, SlotRun, StretchDraft,
+    WorkloadEvidence, WorkloadKey,
+};
+pub use finding::{AdviceFinding, Dismissal, FindingGpu, FindingKind, FindingStretch, OrganisationSaving};
+pub use fleet::{COMMITMENT_DAYS, FleetEvidence, HourOfNode, ModelHours, NodeHours, ServiceQuarters};
+pub use gates::{PERIOD, grace_without_process, grace_without_use};
+pub use report::{Advice, AdviceRequest, AdviceSource, advise};
+pub use rules::FAULTS;

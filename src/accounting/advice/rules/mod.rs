@@ -1,0 +1,234 @@
+//! The rules, each a pure function over the workloads of one name and tenant.
+
+mod commitment;
+mod fault;
+mod free_nodes;
+mod idle_end;
+mod no_process;
+mod open_session;
+mod runs;
+mod shallow;
+mod slowed;
+mod spare_replicas;
+mod unused_gpus;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::evidence::{AdviceEvidence, IdleStretch, SlotEvidence, SlotKey, WorkloadEvidence, WorkloadKey};
+use super::finding::FindingKind;
+use super::gates::{NEWEST, lasts};
+use crate::accounting::billing::ExactMoney;
+use crate::model::{Grade, Nanoseconds, Utc, WorkloadClass};
+
+pub use fault::FAULTS;
+
+/// A rule, with what it says of each of its findings.
+pub(super) struct AdviceRule {
+    pub(super) kind: FindingKind,
+    /// Begins the ids of its findings.
+    pub(super) code: &'static str,
+    pub(super) rule: &'static str,
+    pub(super) risk: &'static str,
+    pub(super) how: &'static str,
+    pub(super) is_credit: bool,
+    pub(super) find: for<'a> fn(&Known<'a>, &WorkloadGroup<'a>) -> Option<FoundAdvice<'a>>,
+}
+
+/// In order: time that one of them found is in no finding of a later one.
+pub(super) const RULES: &[AdviceRule] = &[
+    fault::RULE,
+    unused_gpus::RULE,
+    spare_replicas::RULE,
+    idle_end::RULE,
+    open_session::RULE,
+    no_process::RULE,
+    slowed::RULE,
+    shallow::RULE,
+];
+
+/// A rule about the organisation, with what it says of each of its findings.
+pub(super) struct FleetRule {
+    pub(super) kind: FindingKind,
+    /// Begins the ids of its findings.
+    pub(super) code: &'static str,
+    pub(super) rule: &'static str,
+    pub(super) risk: &'static str,
+    pub(super) how: &'static str,
+    pub(super) find: fn(&AdviceEvidence) -> Vec<FleetFound>,
+}
+
+pub(super) const FLEET_RULES: &[FleetRule] = &[free_nodes::RULE, commitment::RULE];
+
+/// What a rule found of a node or a model.
+pub(super) struct FleetFound {
+    pub(super) subject: String,
+    pub(super) what: String,
+    /// By UUID.
+    pub(super) gpus: Vec<Arc<str>>,
+    /// GPU time that nobody held.
+    pub(super) time: Nanoseconds,
+    /// What the organisation stops paying.
+    pub(super) money: ExactMoney,
+}
+
+/// The workloads of one tenant that have the same name.
+pub(super) struct WorkloadGroup<'a> {
+    pub(super) tenant: &'a str,
+    pub(super) name: &'a str,
+    pub(super) class: WorkloadClass,
+    workloads: Vec<(&'a WorkloadKey, &'a WorkloadEvidence)>,
+}
+
+/// What the rules know.
+pub(super) struct Known<'a> {
+    pub(super) evidence: &'a AdviceEvidence,
+    /// Whether the reader may see only a part of the account.
+    pub(super) is_partial: bool,
+    claimed: BTreeMap<(&'a WorkloadKey, &'a SlotKey), Vec<[Utc; 2]>>,
+}
+
+/// What a rule found of a group.
+pub(super) struct FoundAdvice<'a> {
+    pub(super) what: String,
+    /// What of it a person would decide upon: with other facts it is another finding.
+    pub(super) facts: String,
+    pub(super) runs: usize,
+    pub(super) grade: Grade,
+    pub(super) stretches: Vec<FoundStretch<'a>>,
+    /// Where, if there are no stretches.
+    pub(super) slots: Vec<(&'a WorkloadKey, &'a SlotKey)>,
+    /// When, if there are no stretches.
+    pub(super) seen: Option<[Utc; 2]>,
+}
+
+impl<'a> FoundAdvice<'a> {
+    /// What idle time was found.
+    fn idle(
+        what: String,
+        facts: String,
+        runs: usize,
+        grade: Grade,
+        stretches: Vec<FoundStretch<'a>>,
+    ) -> Self {
+        Self { what, facts, runs, grade, stretches, slots: Vec::new(), seen: None }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct FoundStretch<'a> {
+    pub(super) key: &'a WorkloadKey,
+    pub(super) slot: &'a SlotKey,
+    pub(super) stretch: IdleStretch,
+}
+
+/// The workloads by tenant and name.
+pub(super) fn groups(evidence: &AdviceEvidence) -> Vec<WorkloadGroup<'_>> {
+    let mut groups = BTreeMap::<(&str, &str), Vec<(&WorkloadKey, &WorkloadEvidence)>>::new();
+    for (key, workload) in &evidence.workloads {
+        groups.entry((&key.tenant, &workload.name)).or_default().push((key, workload));
+    }
+    let groups = groups.into_iter().map(|((tenant, name), workloads)| {
+        let class = workloads.last().map_or(WorkloadClass::Unknown, |(_, last)| last.class);
+        WorkloadGroup { tenant, name, class, workloads }
+    });
+    groups.collect()
+}
+
+impl<'a> WorkloadGroup<'a> {
+    /// The slots of all workloads.
+    fn slots(
+        &self,
+    ) -> impl Iterator<Item = (&'a WorkloadKey, WorkloadClass, &'a SlotKey, &'a SlotEvidence)> + '_ {
+        self.workloads.iter().flat_map(|(key, workload)| {
+            workload.slots.iter().map(|(slot, evidence)| (*key, workload.class, slot, evidence))
+        })
+    }
+}
+
+impl<'a> Known<'a> {
+    pub(super) const fn new(evidence: &'a AdviceEvidence, is_partial: bool) -> Self {
+        Self { evidence, is_partial, claimed: BTreeMap::new() }
+    }
+
+    /// Keeps the time of a finding from later rules.
+    pub(super) fn claim(&mut self, found: &FoundAdvice<'a>) {
+        for FoundStretch { key, slot, stretch } in &found.stretches {
+            self.claimed.entry((key, slot)).or_default().push([stretch.from, stretch.to]);
+        }
+    }
+
+    /// The stretches of a workload on a slot of which no finding has any part.
+    fn free(
+        &self,
+        key: &'a WorkloadKey,
+        slot: &'a SlotKey,
+        evidence: &'a SlotEvidence,
+    ) -> impl Iterator<Item = IdleStretch> {
+        let claimed = self.claimed.get(&(key, slot)).cloned().unwrap_or_default();
+        let is_free = move |stretch: &IdleStretch| {
+            claimed.iter().all(|[from, to]| stretch.to <= *from || *to <= stretch.from)
+        };
+        evidence.stretches.iter().copied().filter(is_free)
+    }
+
+    fn is_recent(&self, at: Utc) -> bool {
+        self.evidence.to.since(at) <= NEWEST
+    }
+}
+
+/// What is beyond a grace of stretches that follow each other and last longer than that.
+fn beyond(stretches: impl Iterator<Item = IdleStretch>, grace: Nanoseconds) -> Vec<IdleStretch> {
+    let mut chains = Vec::<Vec<IdleStretch>>::new();
+    for stretch in stretches {
+        match chains.last_mut() {
+            Some(chain) if chain.last().is_some_and(|last| last.to == stretch.from) => chain.push(stretch),
+            _ => chains.push(vec![stretch]),
+        }
+    }
+    let beyond = chains.iter().flat_map(|chain| {
+        let whole =
+            chain.first().zip(chain.last()).map(|(first, last)| IdleStretch { to: last.to, ..*first });
+        let from = whole.filter(|whole| lasts(whole, grace)).map(|whole| whole.from.plus(grace));
+        let parts = chain.iter().filter_map(move |stretch| stretch.between(from?, stretch.to));
+        parts.collect::<Vec<_>>()
+    });
+    beyond.collect()
+}
+
+/// A time in hours with one decimal.
+fn hours(time: Nanoseconds) -> String {
+    let tenths = (u128::from(time.0) * 10 + 1_800_000_000_000) / 3_600_000_000_000;
+    format!("{}.{} h", tenths / 10, tenths % 10)
+}
+
+fn sum(stretches: &[FoundStretch<'_>]) -> Nanoseconds {
+    stretches.iter().map(|found| found.stretch.idle).sum()
+}
+
+fn count_gpus(stretches: &[FoundStretch<'_>]) -> usize {
+    stretches.iter().map(|found| found.slot).collect::<BTreeSet<_>>().len()
+}
+
+fn count_workloads(stretches: &[FoundStretch<'_>]) -> usize {
+    stretches.iter().map(|found| found.key).collect::<BTreeSet<_>>().len()
+}
+
+/// A number with its noun.
+fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_said_in_tenths_of_hours() {
+        assert_eq!(
+            [0, 179, 181, 36_000].map(|time| hours(Nanoseconds::from_seconds(time))),
+            ["0.0 h", "0.0 h", "0.1 h", "10.0 h"]
+        );
+    }
+}

@@ -1,0 +1,106 @@
+//! A11: a hypothesis of workloads that keep a GPU busy with few of its multiprocessors. Busy time alone cannot show it: one
+//! multiprocessor of 132 makes a GPU 100 % busy.
+
+use super::{AdviceRule, FoundAdvice, Known, WorkloadGroup, hours};
+use crate::accounting::advice::finding::FindingKind;
+use crate::accounting::advice::gates::Recurrence;
+use crate::model::{EDGES, Nanoseconds, Series, Shape};
+
+pub(super) const RULE: AdviceRule = AdviceRule {
+    kind: FindingKind::BusyButShallow,
+    code: "A11",
+    rule: "in half of its time alone on the GPU or more it was busy for 80 % or more, and in half of that at most 20 % of the \
+           multiprocessors worked; neither FP64 nor memory bandwidth is its limit; 3 runs or 7 days, 24 GPU-hours",
+    risk: "it is a hypothesis: look at one run with a profiler (nsys) before you change it",
+    how: "try larger batches, fused kernels or CUDA graphs, more workers that load data, or a smaller GPU",
+    is_credit: false,
+    find,
+};
+
+/// Time alone on its GPUs of which the shares are known.
+const LEAST_ALONE: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
+
+fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<'a>> {
+    let mut recurrence = Recurrence::default();
+    let (mut sums, mut slots) = ([Shape::default(); Series::ALL.len()], Vec::new());
+    for (key, _, slot, evidence) in group.slots() {
+        for run in &evidence.runs {
+            recurrence.add(run, evidence.grade, true);
+        }
+        sums.iter_mut().zip(&evidence.shapes).for_each(|(sum, more)| sum.add(more));
+        slots.push((key, slot));
+    }
+    let of = |series: Series| &sums[series as usize];
+    let (busy, sm) = (of(Series::Busy), of(Series::Sm));
+    let is_shallow = is_shallow(share_from(busy, 80)?, share_from(sm, 20)?);
+    let has_limit = [Series::Fp64, Series::Dram].map(|series| share_from(of(series), 50).unwrap_or(0) >= 500);
+    let is_fp64 = share_from(of(Series::Fp64), 10).is_some_and(|share| share >= 100);
+    let is_known = alone(sm) >= LEAST_ALONE.0.into() && is_mostly_alone(busy) && is_mostly_alone(sm);
+    if !is_shallow
+        || is_fp64
+        || has_limit.contains(&true)
+        || !is_known
+        || !recurrence.is_enough(known.evidence.to)
+    {
+        return None;
+    }
+    let what = format!(
+        "busy, but with at most 20 % of the multiprocessors, over {} alone on the GPU; {}",
+        hours(Nanoseconds(u64::try_from(alone(sm)).unwrap_or(u64::MAX))),
+        cause(of(Series::Tensor), of(Series::Dram)),
+    );
+    let seen = recurrence.first.map(|first| [first, recurrence.last]);
+    let (runs, grade) = (recurrence.runs, recurrence.grade);
+    Some(FoundAdvice { what, facts: String::new(), runs, grade, stretches: Vec::new(), slots, seen })
+}
+
+/// Whether it was busy for half of the time or more, and few multiprocessors worked in half of that or more: in thousandths of the
+/// time, that with 80 % of busy time or more, and that with a fifth of the multiprocessors or more. They may be different times, so
+/// what is left for both at once counts: a GPU that is idle and another one that works are not shallow together.
+const fn is_shallow(busy: u128, with_many: u128) -> bool {
+    busy >= 500 && 2 * busy.saturating_sub(with_many) >= busy
+}
+
+/// One sentence of what may be the cause.
+fn cause(tensor: &Shape, dram: &Shape) -> &'static str {
+    let is_below = |shape: &Shape, edge| share_from(shape, edge).is_some_and(|share| share <= 500);
+    match (is_below(tensor, 1), is_below(dram, 10)) {
+        (_, true) => {
+            "memory is hardly read either: small kernels, or kernels that wait for data or for the CPU"
+        }
+        (true, false) => {
+            "tensor cores do nothing: small kernels without matrix products, or in full precision"
+        }
+        (false, false) => "tensor cores work now and then: the batch may be too small",
+    }
+}
+
+fn alone(shape: &Shape) -> u128 {
+    shape.0[..EDGES.len()].iter().map(|time| u128::from(*time)).sum()
+}
+
+/// Whether at most a twentieth of the time was shared or unknown.
+fn is_mostly_alone(shape: &Shape) -> bool {
+    let rest: u128 = shape.0[EDGES.len()..].iter().map(|time| u128::from(*time)).sum();
+    rest * 19 <= alone(shape)
+}
+
+/// The share of the time alone with at least so many percent, in thousandths; none without such time.
+fn share_from(shape: &Shape, percent: u16) -> Option<u128> {
+    let bins = EDGES.iter().zip(&shape.0).filter(|(edge, _)| **edge >= percent);
+    let above: u128 = bins.map(|(_, time)| u128::from(*time)).sum();
+    (above * 1_000).checked_div(alone(shape))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_multiprocessors_count_only_while_the_gpu_is_busy() {
+        assert!(is_shallow(1_000, 0) && is_shallow(1_000, 500) && is_shallow(500, 250));
+        assert!(!is_shallow(499, 0), "mostly idle");
+        assert!(!is_shallow(1_000, 501), "median of SM above 20 %, as of a well-run LLM cluster");
+        assert!(!is_shallow(500, 500), "one GPU works well, and another one is idle");
+    }
+}

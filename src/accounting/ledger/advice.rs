@@ -1,0 +1,447 @@
+//! Reads the evidence of advice from the ledger: rows of the account without use, runs, and incidents. Rows in which a holder worked
+//! are most of a busy ledger, and SQLite passes them over.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use rusqlite::{Connection, Row, params};
+
+use super::billing::{HOLDERS, SIMULATED, StoredAccount, load_holder_id, load_profiles};
+use super::column::{loaded, loaded_grade, loaded_instance, loaded_json, loaded_optional, rows, stored};
+use super::error::Cause;
+use super::evidence::loaded_series;
+use super::{incidents, node, reader};
+use crate::accounting::advice::{
+    Advice, AdviceEvidence, AdviceRequest, AdviceSource, EvidenceGpu, IdleStretch, PERIOD, ProcessPresence,
+    SlotKey, SlotRun, StretchDraft, WorkloadKey, advise,
+};
+use crate::accounting::billing::{DayGpu, PricedSlot, RateKind, SlotRates, Terms};
+use crate::accounting::tenants::{class, recurring_name, tenant};
+use crate::model::{
+    Evidence, Grade, HolderId, Microjoules, MigProfile, Nanoseconds, QUARTER_HOUR, Run, RunKey,
+    SHAPE_COLUMNS, Series, Shape, ShapeKey, Utc,
+};
+
+pub(super) fn make_advice(connection: &Connection, request: &AdviceRequest) -> Result<Advice, Cause> {
+    let account = StoredAccount::load(connection, reader::holders(connection, HOLDERS, [])?)?;
+    let node = node::load(connection)?;
+    let evidence = EvidenceReader::new(&account, request, node.name.clone())?.read()?;
+    let source = AdviceSource {
+        kind: "node".to_owned(),
+        nodes: 1,
+        simulated: node.simulated || account.gpus.iter().any(|(_, gpu)| gpu.model.ends_with(SIMULATED)),
+        node: Some(node.name).filter(|name| !name.is_empty()),
+    };
+    Ok(advise(&evidence, request, source))
+}
+
+struct EvidenceReader<'a> {
+    account: &'a StoredAccount<'a>,
+    request: &'a AdviceRequest,
+    evidence: AdviceEvidence,
+    /// By key in the file.
+    gpus: HashMap<i64, Arc<str>>,
+    profiles: HashMap<i64, MigProfile>,
+    ids: HashMap<i64, HolderId>,
+    /// The workloads of which several parts are known, as the containers of a pod.
+    divided: HashSet<HolderId>,
+}
+
+/// What is open while the rows of a span are read, in which no rate and no rule changes.
+#[derive(Default)]
+struct SpanDraft {
+    /// By the key of a holder; none of one that the reader may not see.
+    keys: HashMap<i64, Option<Arc<WorkloadKey>>>,
+    /// What an hour of idle GPU time costs, by GPU, instance, profile and tenant.
+    rates: HashMap<(i64, i64, i64, Arc<str>), Option<i64>>,
+}
+
+/// The workloads on a GPU in a minute, or a quarter hour.
+#[derive(Default)]
+struct MinuteDraft<'a> {
+    quiet: Vec<(Arc<WorkloadKey>, &'a QuietRow, IdleStretch)>,
+    /// Those that worked on an instance, or whose work there was not known.
+    busy: Vec<(Arc<WorkloadKey>, Option<u32>)>,
+    /// The instances with memory of who may have worked for any of them.
+    unclear: Vec<Option<u32>>,
+}
+
+impl<'a> MinuteDraft<'a> {
+    fn add(&mut self, key: Arc<WorkloadKey>, row: &'a QuietRow, is_quiet: bool, to: Utc) {
+        if !is_quiet {
+            self.busy.push((key, row.gpu_instance));
+            return;
+        }
+        let is_same = |(known, of, _): &(Arc<WorkloadKey>, &QuietRow, IdleStretch)| {
+            *known == key && of.gpu_instance == row.gpu_instance
+        };
+        let place = self.quiet.iter().position(is_same).unwrap_or_else(|| {
+            let empty = IdleStretch {
+                from: row.minute,
+                to,
+                grid: to.since(row.minute),
+                idle: Nanoseconds(0),
+                process: ProcessPresence::Absent,
+                waiting: Microjoules(0),
+                rate: None,
+                is_alone: false,
+            };
+            self.quiet.push((key, row, empty));
+            self.quiet.len() - 1
+        });
+        let (_, of, sum) = &mut self.quiet[place];
+        if row.idle.0 > 0 {
+            // Its profile says what the time costs.
+            *of = row;
+        }
+        sum.idle += row.idle;
+        sum.waiting.0 = sum.waiting.0.saturating_add(row.waiting.0);
+        if row.has_memory {
+            sum.process = ProcessPresence::Present;
+        }
+    }
+}
+
+type Drafts = HashMap<(Arc<WorkloadKey>, i64, Option<u32>), StretchDraft>;
+
+/// A row of the account without use, or one that says something of others on the slot.
+struct QuietRow {
+    minute: Utc,
+    gpu: i64,
+    gpu_instance: Option<u32>,
+    profile: i64,
+    holder: i64,
+    idle: Nanoseconds,
+    has_memory: bool,
+    waiting: Microjoules,
+    grade: Grade,
+    /// Whether it has only idle time.
+    is_quiet: bool,
+}
+
+/// Rows in which the holder did not use the slot, those of who may have used it for him, and those with a grade that advice rejects.
+/// Time that nobody held is none of them.
+const QUIET: &str = r"SELECT minute_ns, gpu, gpu_instance, profile, holder, idle_ns, memory_byte_seconds, energy_waiting_uj, grade,
+            within_ns + unmeasured_ns + unavailable_ns
+              + used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns = 0
+     FROM account WHERE minute_ns >= ?1 AND minute_ns < ?2
+       AND (within_ns + used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns = 0 OR grade > 1
+            OR holder IN (SELECT id FROM holder WHERE name LIKE '\_\_unattributed%' ESCAPE '\' OR name = '__system__'))
+       AND holder NOT IN (SELECT id FROM holder
+                          WHERE name IN ('__unallocated__', '__unavailable__', '__unobserved__', '__stranded__'))
+     ORDER BY minute_ns, gpu";
+
+impl<'a> EvidenceReader<'a> {
+    fn new(account: &'a StoredAccount<'a>, request: &'a AdviceRequest, node: String) -> Result<Self, Cause> {
+        let to = account.closed_until();
+        let begin = account.gpus.iter().map(|(_, gpu)| gpu.accounted_since).min().unwrap_or_default();
+        let from = Utc(to.0.saturating_sub(PERIOD.0)).max(begin).max(account.rolled.deleted_until);
+        let from = from.floor(QUARTER_HOUR);
+        let gpu =
+            |gpu: &DayGpu| EvidenceGpu { gpu: gpu.gpu.clone(), node: node.clone(), ..EvidenceGpu::default() };
+        let gpus = account.gpus.iter().map(|(_, of)| (Arc::clone(&of.gpu.uuid), gpu(of)));
+        let last = account.rates.rates.entries().iter().filter(|rate| rate.begin <= to);
+        let last = last.filter(|rate| rate.entry.kind != RateKind::CarbonKwh);
+        let last = last.max_by_key(|rate| (rate.begin, rate.id));
+        Ok(Self {
+            evidence: AdviceEvidence {
+                from,
+                to,
+                currency: last.map(|rate| rate.entry.tariff.currency.to_string()),
+                gpus: gpus.collect(),
+                ..AdviceEvidence::default()
+            },
+            gpus: account.gpus.iter().map(|(key, gpu)| (*key, Arc::clone(&gpu.gpu.uuid))).collect(),
+            profiles: load_profiles(account.connection)?,
+            ids: HashMap::new(),
+            divided: divided(account.holders.keys()),
+            account,
+            request,
+        })
+    }
+
+    fn read(mut self) -> Result<AdviceEvidence, Cause> {
+        let mut with_memory = BTreeSet::new();
+        self.read_rows(&mut with_memory)?;
+        self.read_runs(&mut with_memory)?;
+        self.read_shapes()?;
+        self.read_open(&mut with_memory)?;
+        for (gpu, incident) in
+            incidents::between(self.account.connection, [self.evidence.from, self.evidence.to])?
+        {
+            let known = self.gpus.get(&gpu).and_then(|uuid| self.evidence.gpus.get_mut(uuid));
+            known.into_iter().for_each(|known| known.incidents.push(incident.clone()));
+        }
+        let models = self.account.gpus.iter().filter(|(key, _)| with_memory.contains(key));
+        let models: BTreeSet<&str> = models.map(|(_, gpu)| &*gpu.model).collect();
+        for (_, gpu) in self.account.gpus.iter().filter(|(_, gpu)| models.contains(&*gpu.model)) {
+            let known = self.evidence.gpus.get_mut(&gpu.gpu.uuid);
+            known.into_iter().for_each(|known| known.reports_memory = true);
+        }
+        Ok(self.evidence)
+    }
+
+    fn id(&mut self, holder: i64) -> rusqlite::Result<HolderId> {
+        if let Some(known) = self.ids.get(&holder) {
+            return Ok(known.clone());
+        }
+        let id = load_holder_id(self.account.connection, holder)?;
+        self.ids.insert(holder, id.clone());
+        Ok(id)
+    }
+
+    /// The workload of a holder with its tenant at a time; none where the reader may not see it.
+    fn key(&mut self, id: &HolderId, at: Utc) -> Option<WorkloadKey> {
+        if id.is_remainder() {
+            return None;
+        }
+        let holder = self.account.holder(id);
+        let rules = self.account.rules.rules(at);
+        let tenant = tenant(&holder, rules);
+        let fact = |fact| holder.facts.get(fact).map(|text| &**text);
+        if !self.request.visible.shows(&tenant, fact) {
+            return None;
+        }
+        let key = WorkloadKey { tenant, workload: outer_of(id) };
+        let known = self.evidence.workloads.entry(key.clone()).or_default();
+        // The facts of the workload itself count before those of its parts.
+        if known.name.is_empty() || id.name() == key.workload.name() {
+            (known.name, known.class) = (recurring_name(&holder), class(&holder, rules));
+        }
+        Some(key)
+    }
+
+    fn read_rows(&mut self, with_memory: &mut BTreeSet<i64>) -> Result<(), Cause> {
+        let (from, to) = (self.evidence.from, self.evidence.to);
+        let mut drafts = Drafts::new();
+        let account = self.account;
+        for [from, to] in account.spans([from, to], []) {
+            let mut span = SpanDraft::default();
+            let mut statement = account.connection.prepare_cached(QUIET)?;
+            let mut found = statement.query(params![stored(from.0)?, stored(to.0)?])?;
+            let mut rows = Vec::<QuietRow>::new();
+            while let Some(row) = found.next()? {
+                let row = read_quiet(row)?;
+                if rows.first().is_some_and(|first| (first.minute, first.gpu) != (row.minute, row.gpu)) {
+                    self.add_minute(&rows, &mut span, &mut drafts)?;
+                    rows.clear();
+                }
+                if row.has_memory {
+                    with_memory.insert(row.gpu);
+                }
+                rows.push(row);
+            }
+            self.add_minute(&rows, &mut span, &mut drafts)?;
+        }
+        for ((key, gpu, gpu_instance), draft) in drafts {
+            let Some(uuid) = self.gpus.get(&gpu) else { continue };
+            let slot = SlotKey { uuid: Arc::clone(uuid), gpu_instance };
+            self.evidence.slot(&key, slot).stretches = draft.finish();
+        }
+        Ok(())
+    }
+
+    /// Adds the rows of one minute, or quarter hour, of a GPU.
+    fn add_minute(
+        &mut self,
+        rows: &[QuietRow],
+        span: &mut SpanDraft,
+        drafts: &mut Drafts,
+    ) -> Result<(), Cause> {
+        let mut minute = MinuteDraft::default();
+        for row in rows {
+            let id = self.id(row.holder)?;
+            if id.is_remainder() {
+                let may_be_of_holder = id.as_str() == HolderId::SYSTEM || id.unattributed_reason().is_some();
+                minute.unclear.extend((may_be_of_holder && row.has_memory).then_some(row.gpu_instance));
+                continue;
+            }
+            let known = span.keys.get(&row.holder).cloned();
+            let key = known.unwrap_or_else(|| self.key(&id, row.minute).map(Arc::new));
+            span.keys.insert(row.holder, key.clone());
+            let Some(key) = key else { continue };
+            self.note_grade(&key, row);
+            // Another part of its workload may use the slot in a row that was not read.
+            let is_one_of_parts = id.name() != key.workload.name() && self.divided.contains(&key.workload);
+            let is_quiet = row.is_quiet && !(is_one_of_parts && row.idle.0 > 0);
+            minute.add(key, row, is_quiet, self.account.rolled.end_of(row.minute));
+        }
+        for (key, row, mut stretch) in minute.quiet {
+            if stretch.idle.0 == 0 || minute.busy.contains(&(Arc::clone(&key), row.gpu_instance)) {
+                continue;
+            }
+            if minute.unclear.contains(&row.gpu_instance) {
+                stretch.process = ProcessPresence::Unclear;
+            }
+            stretch.is_alone = row.gpu_instance.is_none() && stretch.idle == stretch.length();
+            stretch.rate = self.rate(row, &key.tenant, span);
+            drafts.entry((key, row.gpu, row.gpu_instance)).or_default().add(stretch);
+        }
+        Ok(())
+    }
+
+    fn note_grade(&mut self, key: &WorkloadKey, row: &QuietRow) {
+        if let Some(uuid) = self.gpus.get(&row.gpu).filter(|_| row.grade > Grade::SplitByActivity) {
+            let slot = SlotKey { uuid: Arc::clone(uuid), gpu_instance: row.gpu_instance };
+            let slot = self.evidence.slot(key, slot);
+            slot.grade = slot.grade.max(row.grade);
+        }
+    }
+
+    fn rate(&self, row: &QuietRow, tenant: &Arc<str>, span: &mut SpanDraft) -> Option<i64> {
+        let instance = row.gpu_instance.map_or(-1, i64::from);
+        let rate = span.rates.entry((row.gpu, instance, row.profile, Arc::clone(tenant)));
+        *rate.or_insert_with(|| {
+            let (_, gpu) = self.account.gpus.iter().find(|(key, _)| *key == row.gpu)?;
+            let profile = self.profiles.get(&row.profile);
+            let slot = PricedSlot { uuid: &gpu.gpu.uuid, model: &gpu.model, profile };
+            let rates = SlotRates::find(&self.account.rates, slot, row.minute);
+            let currency = &*rates.tariff()?.currency;
+            let terms = self.account.rates.terms_of(tenant, row.minute).map(|terms| &terms.entry);
+            let is_known = self.evidence.currency.as_deref() == Some(currency);
+            is_known.then(|| Terms::of_idle(terms, rates.nano_per_gpu_hour()))
+        })
+    }
+
+    fn read_runs(&mut self, with_memory: &mut BTreeSet<i64>) -> Result<(), Cause> {
+        let sql = "SELECT DISTINCT gpu FROM run WHERE memory_peak_kib > 0";
+        with_memory.extend(rows::<i64, Vec<_>>(self.account.connection, sql, [], |row| row.get(0))?);
+        let sql = "SELECT gpu, gpu_instance, holder, begin_ns, end_ns, last_use_ns,
+                within_ns + lent_ns + idle_ns + unmeasured_ns + unavailable_ns,
+                used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns, unmeasured_ns + unavailable_ns
+             FROM run WHERE end_ns >= ?1 ORDER BY end_ns";
+        let found: Vec<(i64, Option<u32>, i64, SlotRun)> =
+            rows(self.account.connection, sql, [stored(self.evidence.from.0)?], |row| {
+                let run = SlotRun {
+                    begin: Utc(loaded(row, 3)?),
+                    end: Utc(loaded(row, 4)?),
+                    grid: Nanoseconds(0),
+                    goes_on: false,
+                    last_use: loaded_optional(row, 5)?.map(Utc),
+                    held: Nanoseconds(loaded(row, 6)?),
+                    used: Nanoseconds(loaded(row, 7)?),
+                    unknown: Nanoseconds(loaded(row, 8)?),
+                };
+                Ok((row.get(0)?, loaded_instance(row, 1)?, row.get(2)?, run))
+            })?;
+        for (gpu, gpu_instance, holder, run) in found {
+            let id = self.id(holder)?;
+            self.add_run(&id, gpu, gpu_instance, run);
+        }
+        Ok(())
+    }
+
+    fn read_shapes(&mut self) -> Result<(), Cause> {
+        let sums: Vec<String> = SHAPE_COLUMNS.iter().map(|name| format!("sum({name})")).collect();
+        let sql = format!(
+            "SELECT gpu, gpu_instance, holder, series, {} FROM shape
+             WHERE hours IN (1, 24) AND begin_ns >= ?1 GROUP BY gpu, gpu_instance, holder, series",
+            sums.join(",")
+        );
+        let found: Vec<(i64, Option<u32>, i64, Series, Shape)> =
+            rows(self.account.connection, &sql, [stored(self.evidence.from.0)?], |row| {
+                let mut shape = Shape::default();
+                for (place, time) in shape.0.iter_mut().enumerate() {
+                    *time = loaded(row, 4 + place)?;
+                }
+                Ok((row.get(0)?, loaded_instance(row, 1)?, row.get(2)?, loaded_series(row, 3)?, shape))
+            })?;
+        for (gpu, gpu_instance, holder, series, shape) in found {
+            let id = self.id(holder)?;
+            self.add_shape(&id, gpu, gpu_instance, series, &shape);
+        }
+        Ok(())
+    }
+
+    fn add_shape(
+        &mut self,
+        id: &HolderId,
+        gpu: i64,
+        gpu_instance: Option<u32>,
+        series: Series,
+        shape: &Shape,
+    ) {
+        let Some(uuid) = self.gpus.get(&gpu).cloned() else { return };
+        let Some(key) = self.key(id, Utc(self.evidence.to.0.saturating_sub(1))) else { return };
+        let slot = self.evidence.slot(&key, SlotKey { uuid, gpu_instance });
+        slot.shapes[series as usize].add(shape);
+    }
+
+    fn read_open(&mut self, with_memory: &mut BTreeSet<i64>) -> Result<(), Cause> {
+        let open: Vec<(i64, Evidence)> =
+            rows(self.account.connection, "SELECT id, evidence FROM gpu", [], |row| {
+                Ok((row.get(0)?, loaded_json(row, 1)?))
+            })?;
+        for (gpu, evidence) in open {
+            for (ShapeKey { gpu_instance, holder, .. }, shapes) in evidence.shapes {
+                for (series, shape) in
+                    Series::ALL.into_iter().zip(&shapes).filter(|(_, shape)| shape.is_known())
+                {
+                    self.add_shape(&holder, gpu, gpu_instance, series, shape);
+                }
+            }
+            for (RunKey { gpu_instance, .. }, run) in evidence.runs {
+                if run.amounts.memory_peak > 0 {
+                    with_memory.insert(gpu);
+                }
+                let id = run.holder.clone();
+                self.add_run(&id, gpu, gpu_instance, open_run(&run));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_run(&mut self, id: &HolderId, gpu: i64, gpu_instance: Option<u32>, run: SlotRun) {
+        // Who held nothing has nothing to give back.
+        if run.held.0 == 0 {
+            return;
+        }
+        let Some(uuid) = self.gpus.get(&gpu).cloned() else { return };
+        let Some(key) = self.key(id, Utc(run.end.0.saturating_sub(1))) else { return };
+        self.evidence.slot(&key, SlotKey { uuid, gpu_instance }).runs.push(run);
+    }
+}
+
+fn divided<'a>(holders: impl Iterator<Item = &'a HolderId>) -> HashSet<HolderId> {
+    let mut first = HashMap::<HolderId, Arc<str>>::new();
+    let mut divided = HashSet::new();
+    for (outer, id) in holders.filter_map(|id| Some((id.outer()?, id.workload()))) {
+        if *first.entry(outer.clone()).or_insert_with(|| Arc::clone(&id)) != id {
+            divided.insert(outer);
+        }
+    }
+    divided
+}
+
+fn outer_of(id: &HolderId) -> HolderId {
+    id.outer().unwrap_or_else(|| HolderId(id.workload()))
+}
+
+fn read_quiet(row: &Row<'_>) -> rusqlite::Result<QuietRow> {
+    Ok(QuietRow {
+        minute: Utc(loaded(row, 0)?),
+        gpu: row.get(1)?,
+        gpu_instance: loaded_instance(row, 2)?,
+        profile: row.get(3)?,
+        holder: row.get(4)?,
+        idle: Nanoseconds(loaded(row, 5)?),
+        has_memory: row.get::<_, i64>(6)? > 0,
+        waiting: Microjoules(loaded(row, 7)?),
+        grade: loaded_grade(row, 8)?,
+        is_quiet: row.get(9)?,
+    })
+}
+
+fn open_run(run: &Run) -> SlotRun {
+    let parts = &run.amounts.parts;
+    SlotRun {
+        begin: run.begin,
+        end: run.end,
+        grid: Nanoseconds(0),
+        goes_on: true,
+        last_use: run.last_use,
+        held: Nanoseconds(parts.held()),
+        used: Nanoseconds(run.amounts.used.total()),
+        unknown: Nanoseconds(parts.unmeasured + parts.unavailable),
+    }
+}
