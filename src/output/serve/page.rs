@@ -31,13 +31,14 @@ const PLOTS: &str = concat!(
     include_str!("page/vendor/uPlot.iife.min.js"),
 );
 
-const FILES: [(&str, &str, &str); 22] = [
+const FILES: [(&str, &str, &str); 23] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/costs", HTML, include_str!("page/costs.html")),
     ("/page/page.css", CSS, include_str!("page/page.css")),
     ("/page/page.js", SCRIPT, include_str!("page/page.js")),
     ("/page/costs.css", CSS, include_str!("page/costs.css")),
     ("/page/costs.js", SCRIPT, include_str!("page/costs.js")),
+    ("/page/costs-advice.js", SCRIPT, include_str!("page/costs-advice.js")),
     ("/page/costs-csv.js", SCRIPT, include_str!("page/costs-csv.js")),
     ("/page/costs-details.js", SCRIPT, include_str!("page/costs-details.js")),
     ("/page/costs-explain.js", SCRIPT, include_str!("page/costs-explain.js")),

@@ -3,6 +3,7 @@
 import { copyButton, h, keyed, setAttribute, setText } from "./dom.js";
 import { DASH, cents, grouped, printable, shownName } from "./format.js";
 import { getJson } from "./fetch.js";
+import "./costs-advice.js";
 import { csv, save } from "./costs-csv.js";
 import { showDetails } from "./costs-details.js";
 import { showDays, showHours, tableToggle } from "./costs-plots.js";
