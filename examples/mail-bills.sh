@@ -88,6 +88,8 @@ mail_all() {
 }
 
 if [ -n "$statements" ]; then
+    # Statements have their month and their nodes; a mistyped --dry-run must not send mail.
+    [ $# -eq 0 ] || { echo "beside --statements there is no $1; use --dry-run or a month" >&2; exit 2; }
     gpumeter statement verify "$statements" > "$work/verified" || { cat "$work/verified" >&2; exit 1; }
     found=''
     for file in "$statements"/statement-*.json; do
@@ -103,7 +105,7 @@ if [ -n "$statements" ]; then
 else
     # A bill that ends before the month does is not mailed.
     gpumeter bill --month "$month" "$@" > "$work/all"
-    if grep -E '^(ends at|exports end before|LEFT OUT,) ' "$work/all" >&2; then
+    if grep -E '^(ends at|exports end before|LEFT OUT,|MAY BE INCOMPLETE:|not reported by expected nodes,) ' "$work/all" >&2; then
         exit 1
     fi
     mail_all "GPU bill" gpumeter bill --month "$month" "$@"
