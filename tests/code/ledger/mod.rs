@@ -3,6 +3,7 @@
 mod bills;
 mod commits;
 mod copies;
+mod damaged_exports;
 mod evidence;
 mod excerpts;
 mod explanations;
