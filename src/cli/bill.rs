@@ -1,4 +1,5 @@
-//! `gpumeter bill`: prints the bill of the running agent, or of a ledger file that no agent is using, as text, CSV, HTML or JSON.
+//! `gpumeter bill`: prints the bill of a running agent or the server of a fleet, of a ledger file that no agent is using, or over exports,
+//! as text, CSV, HTML or JSON.
 
 pub(super) mod advise;
 mod against;
@@ -118,8 +119,8 @@ pub(super) struct BillCommand {
     /// Print one HTML file to send on, with plots: it has no script and loads nothing.
     #[arg(long, conflicts_with = "json")]
     html: bool,
-    /// Columns of the table in this order, with commas between them, such as amount,held,lent; a name of the table or of CSV, or
-    /// an attribute of tenants. By default text has all that are not zero, and HTML as many as a printed page has room for.
+    /// Columns of the table in this order, with commas between them, such as amount,held,lent; a name of an amount in the table or in
+    /// CSV, or an attribute of tenants. By default text has all that are not zero, and HTML as many as a printed page has room for.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with_all = ["csv", "json", "compare", "compare_book", "focus", "against"])]
     columns: Vec<String>,
     /// Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds; an array of bills where prices changed their currency.
@@ -170,6 +171,10 @@ impl BillCommand {
 
     /// Prints both bills of one account side by side.
     fn compare_book(&self, book: &PriceBook, period: [Option<&str>; 2]) -> Result<(), Failure> {
+        if self.filters()?.properties().any(|property| property.word() == Some("class")) {
+            let text = "--only class selects other lines by each book; leave it out, or use --by class";
+            return Err(Failure::wrong(text));
+        }
         let new = in_one_currency(self.bills(period, Some(book))?)?;
         // The account of an agent goes on. Exports may end within a quarter hour, at which no bill over them may.
         let same = [new.from, new.to].map(|at| at.to_string());
@@ -272,6 +277,8 @@ fn json_text(value: &impl Serialize) -> Result<String, Failure> {
 fn report_budgets(bill: &Bill) -> Result<(), Failure> {
     let over = budget::over_budget(bill);
     print(&report::text::report(&budget::report(bill, &over)))?;
+    // What is set aside is in no tenant's costs, so that none may be over its budget.
+    balanced(std::slice::from_ref(bill))?;
     match over.len() {
         0 => Ok(()),
         1 => Err(Failure::found("a tenant is over its budget")),

@@ -155,8 +155,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// For readers of some lines: of what is missing only that something may be.
-    pub(super) fn note_to_some(&self) -> Option<String> {
+    /// For readers of some lines: that something may be missing, and not of whom.
+    pub(super) fn note_without_names(&self) -> Option<String> {
         let is_whole = self.notes.is_empty() && self.conflicts.is_empty() && self.gaps.is_empty();
         let note = "MAY BE INCOMPLETE: time of some nodes is missing, in conflict, or not checked";
         (!is_whole).then(|| note.to_owned())
@@ -541,7 +541,7 @@ impl Bill {
         *fleet = Fleet {
             nodes: nodes.len() as u64,
             clusters: clusters.into_iter().cloned().collect(),
-            notes: fleet.note_to_some().into_iter().collect(),
+            notes: fleet.note_without_names().into_iter().collect(),
             reasons: std::mem::take(&mut fleet.reasons),
             ..Fleet::default()
         };

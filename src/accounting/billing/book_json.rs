@@ -79,7 +79,7 @@ fn unknown_field(given: &Value, read: &Value, place: &str) -> Option<String> {
             let place = format!("{place}{}{name}", if place.is_empty() { "" } else { "." });
             match read.get(name) {
                 Some(read) => unknown_field(value, read, &place),
-                // It says that there is none of what has a default.
+                // Null means the default.
                 None if value.is_null() => None,
                 None => Some(place),
             }
@@ -90,7 +90,7 @@ fn unknown_field(given: &Value, read: &Value, place: &str) -> Option<String> {
                 .into_iter()
                 .find_map(|(at, (given, read))| unknown_field(given, read, &format!("{place}[{at}]")))
         }
-        // Without names, fields would be told apart by their order.
+        // Serde also accepts a list in place of an object, with fields in order.
         (Value::Array(_), Value::Object(_)) => Some(format!("{place}[0]")),
         _ => None,
     }

@@ -55,8 +55,10 @@ impl Bill {
     /// The bill of each of these parts of its lines.
     fn parts<G: Ord>(mut self, parts: BTreeMap<G, Vec<BillLine>>) -> BTreeMap<G, Self> {
         // A fleet has too much of these to copy all for each part.
-        let note =
-            |fleet: Fleet| Fleet { notes: fleet.note_to_some().into_iter().collect(), ..Fleet::default() };
+        let note = |fleet: Fleet| Fleet {
+            notes: fleet.note_without_names().into_iter().collect(),
+            ..Fleet::default()
+        };
         self.fleet = self.fleet.take().map(note);
         let whole = Self {
             gpus: std::mem::take(&mut self.gpus),

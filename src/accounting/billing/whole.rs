@@ -249,7 +249,7 @@ impl PricedPart {
     }
 }
 
-/// What a whole may be made of; a node's GPUs, but the models of a fleet.
+/// What a whole may be made of; a node's GPUs, or the nodes of a fleet.
 fn properties(bill: &Bill) -> [&'static str; 3] {
     if bill.fleet.is_some() { ["tenant", "workload", "node"] } else { ["tenant", "workload", "gpu"] }
 }

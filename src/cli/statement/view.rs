@@ -14,7 +14,7 @@ use crate::accounting::billing::{Bill, BillGrouping, NONE, print_money};
 use crate::cli::bill::text::list_names;
 use crate::cli::bill::view::{BillForm, BillView, SplitDirectory, period, print_bills, within};
 use crate::cli::{Failure, print, print_data};
-use crate::model::{Money, shown};
+use crate::model::{Money, printable, shown};
 
 /// Options of `show`.
 #[derive(Args, Debug)]
@@ -98,7 +98,7 @@ impl ShowOptions {
     }
 
     fn statement(&self, statement: &Statement, digest: &str) -> Result<String, Failure> {
-        let head = [format!("Statement {}, {digest}", statement.number), closed(&statement.issued)];
+        let head = [format!("Statement {}, {digest}", shown(&statement.number)), closed(&statement.issued)];
         let mut tail = credit_lines(&statement.bill, &statement.credits);
         if !statement.files.is_empty() {
             tail.push(format!(
@@ -184,7 +184,7 @@ impl ShowOptions {
         let attributes = bill.tenant_attributes.get(tenant).into_iter().flatten();
         let attributes = attributes.map(|(name, value)| format!(", {} {}", shown(name), shown(value)));
         let head = [
-            format!("Excerpt of statement {number}, {whole}"),
+            format!("Excerpt of statement {}, {}", shown(number), shown(whole)),
             format!("only lines and credits of {}{}", shown(tenant), attributes.collect::<String>()),
             closed(&excerpt.issued),
         ];
@@ -206,7 +206,7 @@ impl ShowOptions {
 }
 
 fn closed(issued: &Issued) -> String {
-    format!("closed at {} by {}, gpumeter {}", issued.at, shown(&issued.by), issued.version)
+    format!("closed at {} by {}, gpumeter {}", issued.at, shown(&issued.by), shown(&issued.version))
 }
 
 pub(super) fn amount(money: Money, currency: Option<&str>) -> String {
@@ -224,10 +224,12 @@ fn credit_lines(bill: &Bill, credits: &[GrantedCredit]) -> Vec<String> {
     let line =
         |GrantedCredit { credit, statement, tenant, amount: given, currency, reason }: &GrantedCredit| {
             format!(
-                "credit {} to {}, of statement {statement}: {}: {reason}",
-                credit.number,
+                "credit {} to {}, of statement {}: {}: {}",
+                shown(&credit.number),
                 shown(tenant),
-                amount(Money(-given.0), Some(currency))
+                shown(statement),
+                amount(Money(-given.0), Some(currency)),
+                printable(reason)
             )
         };
     let mut lines: Vec<String> = credits.iter().map(line).collect();
@@ -244,14 +246,16 @@ fn credit_lines(bill: &Bill, credits: &[GrantedCredit]) -> Vec<String> {
 fn credit_text(credit: &Credit, digest: &str) -> String {
     let Credit { number, issued, node, statement, tenant, amount: given, currency, reason, .. } = credit;
     format!(
-        "Credit {number}, {digest}\ngiven at {} by {}, gpumeter {}\n{} to {}, of statement {} of {}, {}\n{reason}\n",
+        "Credit {}, {digest}\ngiven at {} by {}, gpumeter {}\n{} to {}, of statement {} of {}, {}\n{}\n",
+        shown(number),
         issued.at,
         shown(&issued.by),
-        issued.version,
+        shown(&issued.version),
         amount(*given, Some(currency)),
         shown(tenant),
-        statement.number,
+        shown(&statement.number),
         shown(node),
-        statement.digest
+        shown(&statement.digest),
+        printable(reason)
     )
 }

@@ -276,7 +276,7 @@ fn refused_form<B: Body>(request: &Request<B>, endpoint: Route) -> Option<PageRe
     let has_book = endpoint.takes_book() && *request.method() == Method::POST;
     if !has_book && !matches!(*request.method(), Method::GET | Method::HEAD) {
         let refused =
-            error(StatusCode::METHOD_NOT_ALLOWED, path, "the agent cannot be changed over HTTP; use GET");
+            error(StatusCode::METHOD_NOT_ALLOWED, path, "nothing can be changed over HTTP; use GET");
         let allowed = if endpoint.takes_book() { "GET, HEAD, POST" } else { "GET, HEAD" };
         return Some(with(refused, ALLOW, allowed));
     }

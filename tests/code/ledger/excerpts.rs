@@ -393,6 +393,8 @@ fn parts(mail: &str) -> Vec<String> {
 fn a_script_mails_each_tenant_its_excerpt_and_a_dry_run_nothing() {
     let directory = closed_months();
     let place = directory.path();
+    let (status, told, mails) = mail(place, &["2025-10", "--statements", "st", "--dryrun"]);
+    assert_eq!((status, mails), (2, Vec::new()), "{told}");
     let (status, told, mails) = mail(place, &["2025-10", "--statements", "st", "--dry-run"]);
     assert_eq!((status, mails.len()), (0, 0), "{told}");
     assert!(told.contains("would mail to lab@example.org: GPU statement 0001 of lab, 2025-10, "), "{told}");
