@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::fleet::FleetEvidence;
+use super::gates::draws_power;
 use crate::accounting::billing::GpuIncident;
 use crate::model::{GpuId, Grade, HolderId, Microjoules, Nanoseconds, Series, Shape, Utc, WorkloadClass};
 
@@ -132,7 +133,9 @@ impl IdleStretch {
     }
 
     fn is_as(&self, other: &Self) -> bool {
-        (self.process, self.rate, self.is_alone) == (other.process, other.rate, other.is_alone)
+        // A mean over hours would hide one in which a process worked.
+        let of = |one: &Self| (one.process, one.rate, one.is_alone, draws_power(one));
+        of(self) == of(other)
     }
 }
 
@@ -231,6 +234,20 @@ mod tests {
             stretches.iter().map(|one| [one.from.0 / MINUTE.0, one.to.0 / MINUTE.0]).collect();
         assert_eq!(times, [[10, 18], [18, 26]]);
         assert_eq!((stretches[0].idle.0, stretches[0].waiting.0), (4 * MINUTE.0, 24));
+    }
+
+    #[test]
+    fn minutes_in_which_a_process_worked_by_its_power_are_no_part_of_those_around_them() {
+        let mut draft = StretchDraft::default();
+        let joules = |watts: u64| Microjoules(watts * 60_000_000);
+        for at in 0..60 {
+            let waiting = joules(if (20..30).contains(&at) { 500 } else { 10 });
+            draft.add(IdleStretch { waiting, ..minute(at, ProcessPresence::Present) });
+        }
+        let stretches = draft.finish();
+        let found: Vec<_> =
+            stretches.iter().map(|one| (one.length().0 / MINUTE.0, draws_power(one))).collect();
+        assert_eq!(found, [(20, false), (10, true), (30, false)]);
     }
 
     #[test]

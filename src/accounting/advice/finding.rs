@@ -55,7 +55,7 @@ pub struct AdviceFinding {
     /// GPU time that nobody would have missed.
     #[serde(rename = "time_ns", with = "integer")]
     pub time: Nanoseconds,
-    /// What that time cost its tenant under his terms; none without prices.
+    /// What that time cost its tenant under his terms; none where a part of it has no price.
     #[serde(with = "optional_money")]
     pub amount: Option<Money>,
     /// Whether the amount is one that the operator may give back, and not a saving.
@@ -95,13 +95,13 @@ pub struct OrganisationSaving {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dismissal {
     id: String,
-    /// Whole hours of GPU time that the finding had.
+    /// Whole hours of GPU time that the finding spoke of, or how many GPUs.
     hours: u64,
 }
 
 impl Dismissal {
-    pub(super) fn new(id: &str, time: Nanoseconds) -> Self {
-        Self { id: id.to_owned(), hours: time.0 / HOUR.0 }
+    pub(super) fn new(id: &str, extent: Nanoseconds) -> Self {
+        Self { id: id.to_owned(), hours: extent.0 / HOUR.0 }
     }
 
     /// Reads it from the text that a finding has; none of another text.
@@ -113,7 +113,8 @@ impl Dismissal {
     }
 
     pub(super) fn is_of(&self, finding: &AdviceFinding) -> bool {
-        self.id == finding.id && finding.time.0 / HOUR.0 < 2 * self.hours.max(1)
+        let now = Self::parse(&finding.dismiss);
+        now.is_some_and(|now| now.id == self.id && now.hours < self.hours.max(1).saturating_mul(2))
     }
 }
 

@@ -29,6 +29,8 @@ pub struct NodeHours {
     pub hours: Vec<HourOfNode>,
     /// Whether a part of it is committed or owned, so that it costs the same without it.
     pub stays: bool,
+    /// Whether no rate was in force for some of it.
+    pub is_unpriced: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -153,11 +153,8 @@ fn finding(
     found: &FoundAdvice<'_>,
 ) -> AdviceFinding {
     let has_prices = known.evidence.currency.is_some();
-    let exact = found
-        .stretches
-        .iter()
-        .map(|found| money(found))
-        .fold(ExactMoney::ZERO, |sum, one| sum.saturating_plus(one.unwrap_or_default()));
+    let amounts = found.stretches.iter().map(money);
+    let exact = amounts.fold(Some(ExactMoney::ZERO), |sum, one| Some(sum?.saturating_plus(one?)));
     let slots =
         found.stretches.iter().map(|found| found.slot).chain(found.slots.iter().map(|(_, slot)| *slot));
     let gpus: BTreeSet<FindingGpu> = slots.map(|slot| gpu(known, slot)).collect();
@@ -167,7 +164,7 @@ fn finding(
     let id = id_of(rule.code, rule.kind, &[group.tenant, group.name, &found.facts]);
     let returned = if rule.is_credit { Nanoseconds(0) } else { time };
     AdviceFinding {
-        dismiss: Dismissal::new(&id, time).to_string(),
+        dismiss: Dismissal::new(&id, found.extent).to_string(),
         id,
         kind: rule.kind,
         tenant: group.tenant.to_owned(),
@@ -182,7 +179,7 @@ fn finding(
         class: group.class,
         grade: found.grade,
         time,
-        amount: (has_prices && !found.stretches.is_empty()).then(|| exact.floor()),
+        amount: exact.filter(|_| has_prices && !found.stretches.is_empty()).map(ExactMoney::floor),
         is_credit: rule.is_credit,
         // Other jobs may use the time; what the organisation pays goes on as long as its nodes are there.
         organisation: (!known.is_partial)
@@ -199,7 +196,7 @@ fn fleet_finding(known: &Known<'_>, rule: &FleetRule, found: &FleetFound) -> Adv
     let id = id_of(rule.code, rule.kind, &["", &found.subject, ""]);
     let slots = found.gpus.iter().map(|uuid| SlotKey { uuid: Arc::clone(uuid), gpu_instance: None });
     AdviceFinding {
-        dismiss: Dismissal::new(&id, found.time).to_string(),
+        dismiss: Dismissal::new(&id, found.extent).to_string(),
         id,
         kind: rule.kind,
         tenant: String::new(),
@@ -207,7 +204,7 @@ fn fleet_finding(known: &Known<'_>, rule: &FleetRule, found: &FleetFound) -> Adv
         what: found.what.clone(),
         gpu_count: found.gpus.len(),
         gpus: slots.take(MOST_GPUS).map(|slot| gpu(known, &slot)).collect(),
-        first_seen: evidence.from,
+        first_seen: found.from,
         last_seen: evidence.to,
         runs: 0,
         rule: rule.rule.to_owned(),
@@ -218,7 +215,7 @@ fn fleet_finding(known: &Known<'_>, rule: &FleetRule, found: &FleetFound) -> Adv
         amount: has_prices.then_some(Money(0)),
         is_credit: false,
         organisation: Some(OrganisationSaving {
-            amount: has_prices.then(|| found.money.floor()),
+            amount: found.money.filter(|_| has_prices).map(ExactMoney::floor),
             returned: Nanoseconds(0),
         }),
         risk: rule.risk.to_owned(),

@@ -464,6 +464,7 @@ impl FleetDay {
             node.gpus.insert(Arc::clone(uuid));
         }
         node.stays |= matches!(class, COMMITTED | OWNED);
+        node.is_unpriced |= rate.is_none();
         if let Some(hour) = self.evidence.node_hour(&run.node.name, run.from) {
             hour.all += held;
             hour.money = hour.money.saturating_add(ExactMoney::of_time(nano, held).parts());
@@ -498,7 +499,9 @@ struct FleetAdvice<'a> {
     slots: HashMap<(WorkloadKey, SlotKey), SlotDay>,
     /// The models on which memory of processes was reported.
     models: BTreeMap<Arc<str>, String>,
-    with_memory: BTreeSet<String>,
+    /// By node: another one may not show them.
+    with_memory: BTreeSet<(String, String)>,
+    currencies: BTreeSet<String>,
     ends: BTreeMap<Arc<str>, Utc>,
     nodes: BTreeSet<String>,
     is_simulated: bool,
@@ -516,6 +519,7 @@ impl<'a> FleetAdvice<'a> {
             slots: HashMap::new(),
             models: BTreeMap::new(),
             with_memory: BTreeSet::new(),
+            currencies: BTreeSet::new(),
             ends: BTreeMap::new(),
             nodes: BTreeSet::new(),
             is_simulated: false,
@@ -533,12 +537,12 @@ impl<'a> FleetAdvice<'a> {
             self.add_fleet(fleet);
         }
         self.is_simulated |= header.simulated;
-        self.evidence.currency = header.currency.or(self.evidence.currency.take());
+        self.currencies.extend(header.currency);
         for gpu in header.gpus {
             let known = self.evidence.gpus.entry(Arc::clone(&gpu.gpu.uuid)).or_default();
             (known.gpu, known.node) = (gpu.gpu.clone(), header.node.clone());
             if with_memory.contains(&gpu.gpu.uuid) {
-                self.with_memory.insert(gpu.model.clone());
+                self.with_memory.insert((header.node.clone(), gpu.model.clone()));
             }
             let end = self.ends.entry(Arc::clone(&gpu.gpu.uuid)).or_default();
             *end = gpu.settled_until.max(*end);
@@ -567,6 +571,7 @@ impl<'a> FleetAdvice<'a> {
             let known = self.fleet.nodes.entry(name.clone()).or_default();
             known.gpus.extend(node.gpus);
             known.stays |= node.stays;
+            known.is_unpriced |= node.is_unpriced;
             for (place, hour) in (0..).zip(&node.hours) {
                 let from = evidence.begin.plus(Nanoseconds(HOUR.0 * place));
                 if let Some(known) = self.fleet.node_hour(&name, from) {
@@ -600,7 +605,8 @@ impl<'a> FleetAdvice<'a> {
     fn incomplete(&self) -> Result<Option<&'static str>, ExportError> {
         if self.reports.is_empty() {
             return Ok(Some(
-                "nodes that nobody needs, commitments and spare replicas need --expect, a list of all nodes",
+                "nodes that nobody needs, commitments and spare replicas are looked for by gpumeter advise --exports DIRECTORY --expect FILE, \
+                 with a list of all nodes",
             ));
         }
         let missing = self.reports.missing(self.fleet.models_begin, self.evidence.to)?;
@@ -612,11 +618,15 @@ impl<'a> FleetAdvice<'a> {
 
     fn finish(mut self, request: &AdviceRequest) -> Result<Advice, ExportError> {
         let incomplete = self.incomplete()?;
-        if incomplete.is_none() {
+        let has_one_currency = self.currencies.len() <= 1;
+        let currencies = self.currencies.iter().cloned().collect::<Vec<_>>().join(", ");
+        self.evidence.currency = self.currencies.pop_first().filter(|_| has_one_currency);
+        if incomplete.is_none() && has_one_currency {
             self.evidence.fleet = Some(std::mem::take(&mut self.fleet));
         }
         for (uuid, gpu) in &mut self.evidence.gpus {
-            gpu.reports_memory = self.models.get(uuid).is_some_and(|model| self.with_memory.contains(model));
+            let place = self.models.get(uuid).map(|model| (gpu.node.clone(), model.clone()));
+            gpu.reports_memory = place.is_some_and(|place| self.with_memory.contains(&place));
         }
         for ((key, slot), mut day) in self.slots {
             let end = self.ends.get(&slot.uuid).copied().unwrap_or_default();
@@ -625,6 +635,9 @@ impl<'a> FleetAdvice<'a> {
             }
             let known = self.evidence.slot(&key, slot);
             (known.runs, known.stretches) = (day.runs, day.stretches.finish());
+            if !has_one_currency {
+                known.stretches.iter_mut().for_each(|stretch| stretch.rate = None);
+            }
             (known.grade, known.shapes) = (day.grade, day.shapes);
         }
         let source = AdviceSource {
@@ -636,6 +649,9 @@ impl<'a> FleetAdvice<'a> {
         let mut advice = advise(&self.evidence, request, source);
         if self.skipped > 0 && !advice.partial {
             advice.notes.push(format!("{} damaged files were left out", self.skipped));
+        }
+        if !has_one_currency {
+            advice.notes.push(format!("prices are in {currencies}, so no amount is added up"));
         }
         if !advice.partial {
             advice.notes.extend(incomplete.map(str::to_owned));

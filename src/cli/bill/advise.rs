@@ -50,6 +50,11 @@ impl AdviseCommand {
 
     fn advice(&self) -> Result<Advice, Failure> {
         if self.source.exports.is_none() && self.source.ledger.is_none() {
+            if self.config.is_some() {
+                let text =
+                    "--config is for --ledger and --exports; a running agent uses its own advice.dismiss";
+                return Err(Failure::wrong(text));
+            }
             let parameters = [("tenant", &self.tenant), ("explain", &self.explain)];
             let given = parameters.into_iter().filter_map(|(name, value)| Some((name, value.clone()?)));
             return self.source.ask("/api/v1/advice", given, None, |text| serde_json::from_str(text));
@@ -76,6 +81,7 @@ impl AdviseCommand {
 fn report(advice: &Advice, zone: &TimeZone, is_explained: bool) -> Report {
     let of = match &advice.source.node {
         Some(node) => shown(node).into_owned(),
+        None if advice.source.nodes == 0 => "what you may see".to_owned(),
         None => counted(advice.source.nodes as u64, "node"),
     };
     let time = |at: Utc| readable(&local_time(at, zone));
@@ -92,7 +98,7 @@ fn report(advice: &Advice, zone: &TimeZone, is_explained: bool) -> Report {
         [] => vec![ReportPart::Note("nothing was found that is sure enough to say\n".to_owned())],
         _ => vec![ReportPart::Table(String::new(), table)],
     };
-    for finding in advice.findings.iter().filter(|_| is_explained) {
+    for finding in advice.findings.iter().filter(|one| is_explained && !one.stretches.is_empty()) {
         report.parts.push(ReportPart::Table(String::new(), stretches(finding, advice, zone)));
     }
     report.parts.extend(notes(advice).map(ReportPart::Note));
@@ -115,10 +121,13 @@ fn findings(advice: &Advice, zone: &TimeZone) -> ReportTable {
         Column::new("finding", CellUnit::Text, |one: &AdviceFinding| one.id.clone().into()),
         Column::new("tenant", CellUnit::Text, move |one: &AdviceFinding| text(&one.tenant)),
         Column::new("workload", CellUnit::Text, move |one: &AdviceFinding| text(&one.workload)),
-        Column::new("hours", CellUnit::Hours, |one: &AdviceFinding| hours(one.time))
-            .help("GPU time that nobody would have missed"),
+        Column::new("hours", CellUnit::Hours, |one: &AdviceFinding| {
+            // What is said of clocks, shares and commitments is of no such time.
+            if one.time.0 == 0 { ReportCell::Unknown } else { hours(one.time) }
+        })
+        .help("GPU time that nobody would have missed"),
         Column::new(money.clone(), CellUnit::Money, |one: &AdviceFinding| saved(one, false))
-            .help("what that time cost the tenant, under his terms")
+            .help("what that time cost the tenant, under his terms; of nodes and commitments what the organisation stops paying")
             .hidden_if(money.is_empty()),
         Column::new(format!("{money} credit"), CellUnit::Money, |one: &AdviceFinding| saved(one, true))
             .help("what that time cost the tenant, which may be given back to him")
@@ -133,8 +142,11 @@ fn hours(time: Nanoseconds) -> ReportCell {
     TimeSum::from(time).into()
 }
 
+/// What is saved, or given back: of its tenant, and of a node or a commitment of the organisation.
 fn saved(finding: &AdviceFinding, is_credit: bool) -> ReportCell {
-    finding.amount.filter(|_| finding.is_credit == is_credit).map_or(ReportCell::Unknown, money)
+    let of_organisation = finding.organisation.filter(|_| finding.tenant.is_empty());
+    let amount = of_organisation.map_or(finding.amount, |saving| saving.amount);
+    amount.filter(|_| finding.is_credit == is_credit).map_or(ReportCell::Unknown, money)
 }
 
 const fn money(amount: Money) -> ReportCell {

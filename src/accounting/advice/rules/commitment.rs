@@ -5,7 +5,7 @@ use crate::accounting::advice::evidence::AdviceEvidence;
 use crate::accounting::advice::finding::FindingKind;
 use crate::accounting::advice::fleet::{COMMITMENT_DAYS, ModelHours};
 use crate::accounting::billing::{ExactMoney, print_money};
-use crate::model::{HOUR, Nanoseconds};
+use crate::model::{HOUR, Nanoseconds, Utc};
 
 pub(super) const RULE: FleetRule = FleetRule {
     kind: FindingKind::Commitment,
@@ -18,8 +18,9 @@ pub(super) const RULE: FleetRule = FleetRule {
 };
 
 fn find(evidence: &AdviceEvidence) -> Vec<FleetFound> {
-    let models = evidence.fleet.iter().flat_map(|fleet| &fleet.models);
-    models.filter_map(|(model, hours)| of_model(model, hours)).collect()
+    let Some(fleet) = &evidence.fleet else { return Vec::new() };
+    let found = fleet.models.iter().filter_map(|(model, hours)| of_model(model, hours));
+    found.map(|found| FleetFound { from: fleet.models_begin, ..found }).collect()
 }
 
 fn of_model(model: &str, hours: &ModelHours) -> Option<FleetFound> {
@@ -63,7 +64,9 @@ fn of_model(model: &str, hours: &ModelHours) -> Option<FleetFound> {
         ),
         gpus: Vec::new(),
         time: Nanoseconds(0),
-        money,
+        money: Some(money),
+        extent: Nanoseconds(best.saturating_mul(HOUR.0)),
+        from: Utc::default(),
     })
 }
 
@@ -94,7 +97,7 @@ mod tests {
         let found = of_model("H100", &nightly).unwrap();
         assert!(found.what.starts_with("10 were held in 100 % of 1440 hours"), "{}", found.what);
         // 10 x 1,440 h x 0.80.
-        assert_eq!(found.money.floor().0, 11_520 * 1_000_000_000);
+        assert_eq!(found.money.unwrap().floor().0, 11_520 * 1_000_000_000);
         let longer = model(|hour| if hour % 24 < 16 { 40 } else { 10 });
         assert!(of_model("H100", &longer).unwrap().what.starts_with("40 were held in 66 %"));
     }

@@ -5,7 +5,7 @@ use crate::accounting::advice::evidence::AdviceEvidence;
 use crate::accounting::advice::finding::FindingKind;
 use crate::accounting::advice::fleet::{HourOfNode, NodeHours};
 use crate::accounting::billing::ExactMoney;
-use crate::model::{HOUR, Nanoseconds};
+use crate::model::{HOUR, Nanoseconds, Utc};
 
 pub(super) const RULE: FleetRule = FleetRule {
     kind: FindingKind::FreeNode,
@@ -26,7 +26,8 @@ const LEAST_HOURS: usize = 40;
 
 fn find(evidence: &AdviceEvidence) -> Vec<FleetFound> {
     let nodes = evidence.fleet.iter().flat_map(|fleet| &fleet.nodes);
-    nodes.filter_map(|(name, node)| of_node(name, node)).collect()
+    let found = nodes.filter_map(|(name, node)| of_node(name, node));
+    found.map(|found| FleetFound { from: evidence.from, ..found }).collect()
 }
 
 fn of_node(name: &str, node: &NodeHours) -> Option<FleetFound> {
@@ -36,7 +37,7 @@ fn of_node(name: &str, node: &NodeHours) -> Option<FleetFound> {
         return None;
     }
     let is_free = |hour: &HourOfNode| hour.free == hour.all;
-    let free = node.hours.iter().filter(|hour| is_free(hour));
+    let free = node.hours.iter().filter(|hour| hour.all > 0 && is_free(hour));
     let count = free.clone().count();
     let (what, free): (String, Vec<&HourOfNode>) = if count * 20 >= present * 19 {
         (format!("free in {count} of {present} hours"), free.collect())
@@ -58,7 +59,9 @@ fn of_node(name: &str, node: &NodeHours) -> Option<FleetFound> {
         what: format!("{what}: {hours} of the node with its {} GPUs", node.gpus.len()),
         gpus: node.gpus.iter().cloned().collect(),
         time: Nanoseconds(time),
-        money,
+        money: Some(money).filter(|_| !node.is_unpriced),
+        extent: Nanoseconds(time),
+        from: Utc::default(),
     })
 }
 

@@ -4,14 +4,15 @@ use super::runs::{WholeRun, runs};
 use super::{AdviceRule, FoundAdvice, FoundStretch, Known, WorkloadGroup, hours};
 use crate::accounting::advice::finding::FindingKind;
 use crate::accounting::advice::gates::{Recurrence, draws_power};
-use crate::model::{Nanoseconds, QUARTER_HOUR, Utc, WorkloadClass};
+use crate::model::{Nanoseconds, Utc, WorkloadClass};
 
 pub(super) const RULE: AdviceRule = AdviceRule {
     kind: FindingKind::IdleEnd,
     code: "A3",
     rule: "a batch job used nothing from some time to its end, for an hour or more and a fifth of the run or more, in at least 3 runs and \
            half of all; 24 GPU-hours, at most 5 % unmeasured",
-    risk: "the end may be work on CPUs or disks, such as an evaluation or an upload, that needs the job to go on",
+    risk: "the end may be work on CPUs or disks, such as an evaluation or an upload, that needs the job to go on; of a job on \
+           several nodes, a ledger knows one",
     how: "end the job after its last use of a GPU, and do the rest in a job without GPUs that begins when it ends (sbatch --dependency)",
     is_credit: false,
     find,
@@ -30,11 +31,7 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
     let ended: Vec<(WholeRun<'a>, Utc)> =
         ended.filter_map(|run| run.last_use().map(|last| (run, last))).collect();
     let mut recurrence = Recurrence::default();
-    for (run, _) in &ended {
-        for (place, (_, evidence, of_slot)) in run.slots.iter().enumerate() {
-            recurrence.add(of_slot, evidence.grade, place == 0);
-        }
-    }
+    ended.iter().for_each(|(run, _)| run.add_to(&mut recurrence));
     let with_tail: Vec<_> = ended.iter().filter_map(|(run, last)| tail(known, run, *last)).collect();
     if with_tail.len() < LEAST_RUNS
         || with_tail.len() * 2 < ended.len()
@@ -76,7 +73,8 @@ fn tail<'a>(
             parts.map(|stretch| FoundStretch { key: run.key, slot, stretch }).collect();
         let seen: Nanoseconds = stretches.iter().map(|found| found.stretch.length()).sum();
         // The last use is within a row, and so is the end.
-        let is_seen = u128::from(seen.0 + 2 * QUARTER_HOUR.0) * 20 >= u128::from(length.0) * 19;
+        let row = stretches.iter().map(|found| found.stretch.grid).max().unwrap_or_default();
+        let is_seen = u128::from(seen.0 + 2 * row.0) * 20 >= u128::from(length.0) * 19;
         if !is_seen || stretches.iter().any(|found| draws_power(&found.stretch)) {
             return None;
         }

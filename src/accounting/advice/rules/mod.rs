@@ -68,8 +68,12 @@ pub(super) struct FleetFound {
     pub(super) gpus: Vec<Arc<str>>,
     /// GPU time that nobody held.
     pub(super) time: Nanoseconds,
-    /// What the organisation stops paying.
-    pub(super) money: ExactMoney,
+    /// What the organisation stops paying; none where a rate is not known.
+    pub(super) money: Option<ExactMoney>,
+    /// The GPU time that it speaks of, or an hour for each GPU that it counts.
+    pub(super) extent: Nanoseconds,
+    /// Since when it was looked at.
+    pub(super) from: Utc,
 }
 
 /// The workloads of one tenant that have the same name.
@@ -100,6 +104,8 @@ pub(super) struct FoundAdvice<'a> {
     pub(super) slots: Vec<(&'a WorkloadKey, &'a SlotKey)>,
     /// When, if there are no stretches.
     pub(super) seen: Option<[Utc; 2]>,
+    /// The GPU time that it speaks of, by which a dismissal knows more of it from the same.
+    pub(super) extent: Nanoseconds,
 }
 
 impl<'a> FoundAdvice<'a> {
@@ -111,7 +117,8 @@ impl<'a> FoundAdvice<'a> {
         grade: Grade,
         stretches: Vec<FoundStretch<'a>>,
     ) -> Self {
-        Self { what, facts, runs, grade, stretches, slots: Vec::new(), seen: None }
+        let extent = sum(&stretches);
+        Self { what, facts, runs, grade, stretches, slots: Vec::new(), seen: None, extent }
     }
 }
 

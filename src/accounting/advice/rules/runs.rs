@@ -2,6 +2,7 @@
 
 use super::WorkloadGroup;
 use crate::accounting::advice::evidence::{SlotEvidence, SlotKey, SlotRun, WorkloadKey};
+use crate::accounting::advice::gates::Recurrence;
 use crate::model::{LONGEST_PAUSE, Nanoseconds, Utc};
 
 /// A run of one workload on all its slots, as a job on four GPUs.
@@ -24,6 +25,13 @@ impl WholeRun<'_> {
             run.begin.since(self.begin) <= LONGEST_PAUSE && self.end.since(run.end) <= LONGEST_PAUSE
         };
         self.slots.iter().all(is_whole)
+    }
+
+    /// Adds it, as one run, to what was seen of its workload.
+    pub(super) fn add_to(&self, recurrence: &mut Recurrence) {
+        for (place, (_, evidence, of_slot)) in self.slots.iter().enumerate() {
+            recurrence.add(of_slot, evidence.grade, place == 0);
+        }
     }
 
     pub(super) fn last_use(&self) -> Option<Utc> {

@@ -1,6 +1,7 @@
 //! A11: a hypothesis of workloads that keep a GPU busy with few of its multiprocessors. Busy time alone cannot show it: one
 //! multiprocessor of 132 makes a GPU 100 % busy.
 
+use super::runs::runs;
 use super::{AdviceRule, FoundAdvice, Known, WorkloadGroup, hours};
 use crate::accounting::advice::finding::FindingKind;
 use crate::accounting::advice::gates::Recurrence;
@@ -22,19 +23,18 @@ const LEAST_ALONE: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 
 fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<'a>> {
     let mut recurrence = Recurrence::default();
+    runs(group).iter().for_each(|run| run.add_to(&mut recurrence));
     let (mut sums, mut slots) = ([Shape::default(); Series::ALL.len()], Vec::new());
     for (key, _, slot, evidence) in group.slots() {
-        for run in &evidence.runs {
-            recurrence.add(run, evidence.grade, true);
-        }
         sums.iter_mut().zip(&evidence.shapes).for_each(|(sum, more)| sum.add(more));
         slots.push((key, slot));
     }
     let of = |series: Series| &sums[series as usize];
     let (busy, sm) = (of(Series::Busy), of(Series::Sm));
     let is_shallow = is_shallow(share_from(busy, 80)?, share_from(sm, 20)?);
-    let has_limit = [Series::Fp64, Series::Dram].map(|series| share_from(of(series), 50).unwrap_or(0) >= 500);
-    let is_fp64 = share_from(of(Series::Fp64), 10).is_some_and(|share| share >= 100);
+    // Where one of them is not known, it may be the limit.
+    let has_limit = [share_from(of(Series::Fp64), 50)? >= 500, share_from(of(Series::Dram), 50)? >= 500];
+    let is_fp64 = share_from(of(Series::Fp64), 10)? >= 100;
     let is_known = alone(sm) >= LEAST_ALONE.0.into() && is_mostly_alone(busy) && is_mostly_alone(sm);
     if !is_shallow
         || is_fp64
@@ -44,14 +44,24 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
     {
         return None;
     }
+    let extent = Nanoseconds(u64::try_from(alone(sm)).unwrap_or(u64::MAX));
+    let cause = cause(of(Series::Tensor), of(Series::Dram)).map(|cause| format!("; {cause}"));
     let what = format!(
-        "busy, but with at most 20 % of the multiprocessors, over {} alone on the GPU; {}",
-        hours(Nanoseconds(u64::try_from(alone(sm)).unwrap_or(u64::MAX))),
-        cause(of(Series::Tensor), of(Series::Dram)),
+        "busy, but with at most 20 % of the multiprocessors, over {} alone on the GPU{}",
+        hours(extent),
+        cause.unwrap_or_default(),
     );
     let seen = recurrence.first.map(|first| [first, recurrence.last]);
-    let (runs, grade) = (recurrence.runs, recurrence.grade);
-    Some(FoundAdvice { what, facts: String::new(), runs, grade, stretches: Vec::new(), slots, seen })
+    Some(FoundAdvice {
+        what,
+        facts: String::new(),
+        runs: recurrence.runs,
+        grade: recurrence.grade,
+        stretches: Vec::new(),
+        slots,
+        seen,
+        extent,
+    })
 }
 
 /// Whether it was busy for half of the time or more, and few multiprocessors worked in half of that or more: in thousandths of the
@@ -61,17 +71,18 @@ const fn is_shallow(busy: u128, with_many: u128) -> bool {
     busy >= 500 && 2 * busy.saturating_sub(with_many) >= busy
 }
 
-/// One sentence of what may be the cause.
-fn cause(tensor: &Shape, dram: &Shape) -> &'static str {
-    let is_below = |shape: &Shape, edge| share_from(shape, edge).is_some_and(|share| share <= 500);
-    match (is_below(tensor, 1), is_below(dram, 10)) {
+/// One sentence of what may be the cause; none where that is not known.
+fn cause(tensor: &Shape, dram: &Shape) -> Option<&'static str> {
+    let is_below = |shape: &Shape, edge| Some(share_from(shape, edge)? <= 500);
+    match (is_below(tensor, 1), is_below(dram, 10)?) {
         (_, true) => {
-            "memory is hardly read either: small kernels, or kernels that wait for data or for the CPU"
+            Some("memory is hardly read either: small kernels, or kernels that wait for data or for the CPU")
         }
-        (true, false) => {
-            "tensor cores do nothing: small kernels without matrix products, or in full precision"
+        (Some(true), false) => {
+            Some("tensor cores do nothing: small kernels without matrix products, or in full precision")
         }
-        (false, false) => "tensor cores work now and then: the batch may be too small",
+        (Some(false), false) => Some("tensor cores work now and then: the batch may be too small"),
+        (None, false) => None,
     }
 }
 
@@ -95,6 +106,20 @@ fn share_from(shape: &Shape, percent: u16) -> Option<u128> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_driver_does_not_tell_is_no_cause() {
+        let of = |place: usize| {
+            let mut shape = Shape::default();
+            shape.0[place] = 100;
+            shape
+        };
+        let (none, all, unknown) = (of(0), of(EDGES.len() - 1), Shape::default());
+        assert!(cause(&none, &all).is_some_and(|cause| cause.contains("tensor cores do nothing")));
+        assert!(cause(&all, &all).is_some_and(|cause| cause.contains("the batch may be too small")));
+        assert!(cause(&unknown, &none).is_some_and(|cause| cause.contains("memory is hardly read")));
+        assert_eq!((cause(&unknown, &all), cause(&all, &unknown)), (None, None));
+    }
 
     #[test]
     fn few_multiprocessors_count_only_while_the_gpu_is_busy() {

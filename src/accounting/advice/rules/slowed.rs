@@ -59,8 +59,16 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
         counted(count, "run"),
     );
     let seen = Some([first, last]);
-    let grade = Grade::Measured;
-    Some(FoundAdvice { what, facts: String::new(), runs: count, grade, stretches: Vec::new(), slots, seen })
+    Some(FoundAdvice {
+        what,
+        facts: String::new(),
+        runs: count,
+        grade: Grade::Measured,
+        stretches: Vec::new(),
+        slots,
+        seen,
+        extent: Nanoseconds(slowed),
+    })
 }
 
 /// Whether it worked for more than a tenth of its time, so that clocks mattered.

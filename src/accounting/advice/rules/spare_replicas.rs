@@ -2,9 +2,12 @@
 //! 97 at once.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::runs::runs;
 use super::{AdviceRule, FoundAdvice, FoundStretch, Known, WorkloadGroup};
+use crate::accounting::advice::evidence::WorkloadKey;
 use crate::accounting::advice::finding::FindingKind;
 use crate::accounting::advice::gates::Recurrence;
 use crate::model::{Nanoseconds, WorkloadClass};
@@ -15,7 +18,7 @@ pub(super) const RULE: AdviceRule = AdviceRule {
     rule: "in every quarter hour of four weeks at least so many replicas of the service used nothing; more than a fifth of them, and two or \
            more are left",
     risk: "later peaks may be higher, replicas may serve different models, and one that fails is missed more",
-    how: "lower the replicas, or the minimum of the autoscaler, by this number less one for failures",
+    how: "lower the replicas, or the minimum of the autoscaler, by at most this number; a replica that fails is among those that stay",
     is_credit: false,
     find,
 };
@@ -28,19 +31,22 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
     let service = fleet.services.get(&(Arc::from(group.tenant), group.name.to_owned()))?;
     let (spare, most) = spare(&service.counts)?;
     let mut recurrence = Recurrence::default();
-    let mut replicas = Vec::new();
+    runs(group).iter().for_each(|run| run.add_to(&mut recurrence));
+    let mut replicas = BTreeMap::<&WorkloadKey, (Nanoseconds, Nanoseconds)>::new();
     for (key, _, slot, evidence) in group.slots() {
-        evidence.runs.iter().for_each(|run| recurrence.add(run, evidence.grade, true));
-        let held: Nanoseconds = evidence.runs.iter().map(|run| run.held).sum();
-        let idle: Nanoseconds = known.free(key, slot, evidence).map(|stretch| stretch.idle).sum();
-        replicas.push((Reverse(held), idle, key, slot, evidence));
+        let (held, idle) = replicas.entry(key).or_default();
+        *held += evidence.runs.iter().map(|run| run.held).sum();
+        *idle += known.free(key, slot, evidence).map(|stretch| stretch.idle).sum();
     }
     if !recurrence.is_enough(known.evidence.to) {
         return None;
     }
     // Those that were there longest, of these the ones with the least idle time: at least theirs is spared.
-    replicas.sort_unstable_by_key(|(held, idle, key, slot, _)| (*held, *idle, *key, *slot));
-    let stretches = replicas.into_iter().take(spare).flat_map(|(_, _, key, slot, evidence)| {
+    let mut replicas: Vec<_> = replicas.into_iter().collect();
+    replicas.sort_unstable_by_key(|(key, (held, idle))| (Reverse(*held), *idle, *key));
+    let spared: BTreeSet<&WorkloadKey> = replicas.into_iter().take(spare).map(|(key, _)| key).collect();
+    let slots = group.slots().filter(|(key, ..)| spared.contains(key));
+    let stretches = slots.flat_map(|(key, _, slot, evidence)| {
         known.free(key, slot, evidence).map(move |stretch| FoundStretch { key, slot, stretch })
     });
     let what = format!("{spare} of {most} replicas were never needed at the same time as the others");

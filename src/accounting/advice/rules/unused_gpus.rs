@@ -40,9 +40,7 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
             // All idle, which is another finding.
             continue;
         }
-        for (place, (_, evidence, of_slot)) in run.slots.iter().enumerate() {
-            recurrence.add(of_slot, evidence.grade, place == 0);
-        }
+        run.add_to(&mut recurrence);
         unused.push((run, of_run));
     }
     let least = unused.iter().map(|(_, places)| places.len()).min().filter(|least| *least > 0)?;
