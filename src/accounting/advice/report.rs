@@ -153,8 +153,8 @@ fn finding(
     found: &FoundAdvice<'_>,
 ) -> AdviceFinding {
     let has_prices = known.evidence.currency.is_some();
-    let amounts = found.stretches.iter().map(money);
-    let exact = amounts.fold(Some(ExactMoney::ZERO), |sum, one| Some(sum?.saturating_plus(one?)));
+    let mut amounts = found.stretches.iter().map(money);
+    let exact = amounts.try_fold(ExactMoney::ZERO, |sum, one| Some(sum.saturating_plus(one?)));
     let slots =
         found.stretches.iter().map(|found| found.slot).chain(found.slots.iter().map(|(_, slot)| *slot));
     let gpus: BTreeSet<FindingGpu> = slots.map(|slot| gpu(known, slot)).collect();
