@@ -88,6 +88,7 @@ fn account(node: u64, day: u64) -> DayAccount {
         model: model.into(),
         accounted_since: BEGIN,
         settled_until: end,
+        memory: None,
     });
     let header = DayHeader {
         ledger: format!("{:016x}{:016x}", hash([node, 0, 0, 4]), hash([node, 0, 0, 5])),

@@ -143,6 +143,7 @@ fn register(ledger: &mut Ledger) {
     let registrations = (0..GPUS).map(|index| GpuRegistration {
         gpu: GpuId { index, uuid: uuid(index).into() },
         model: "NVIDIA H100 80GB HBM3".into(),
+        memory: None,
         at: BEGIN,
     });
     let registrations = registrations.collect();

@@ -105,8 +105,9 @@ fn ledger() -> (tempfile::TempDir, Ledger, LedgerBatch) {
     let directory = tempfile::tempdir().expect("a directory");
     let opening = Opening { boot_id: "bench".into(), now: stamp(0), ..Opening::default() };
     let (mut ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).expect("a ledger");
-    let registrations =
-        (0..GPUS).map(|index| GpuRegistration { gpu: id(index), model: "bench".into(), at: EPOCH }).collect();
+    let registrations = (0..GPUS)
+        .map(|index| GpuRegistration { gpu: id(index), model: "bench".into(), memory: None, at: EPOCH })
+        .collect();
     ledger.commit(&LedgerBatch { now: EPOCH, registrations, ..LedgerBatch::default() }).expect("a commit");
     (directory, ledger, batch(0, "job"))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::account::Account;
 use super::numbers::MeterCounters;
 use super::{GpuLabels, Meter, Policy, TrackedGpu};
-use crate::accounting::batches::{Expected, GpuRegistration, LedgerBatch, Resumed};
+use crate::accounting::batches::{Expected, LedgerBatch, Resumed};
 use crate::holders::SessionGpu;
 use crate::holders::host::Pci;
 use crate::holders::host::pci::{address, is_passthrough_driver};
@@ -176,11 +176,11 @@ impl Meter {
             }
             if gpu.id != *id {
                 (gpu.id, gpu.labels) = (id.clone(), GpuLabels::of(id));
-                batch.registrations.push(GpuRegistration { gpu: id.clone(), model: "".into(), at });
+                batch.registrations.push(gpu.registration(at));
             }
         } else {
-            batch.registrations.push(GpuRegistration { gpu: id.clone(), model: "".into(), at });
             let mut gpu = TrackedGpu::new(id.clone(), Account::begin(at), at);
+            batch.registrations.push(gpu.registration(at));
             gpu.location.mark_listed(Arc::clone(&bus));
             let attachment = Attachment::Present;
             batch.expected.push(Expected { gpu: Arc::clone(&id.uuid), bus, attachment, since: at });

@@ -50,6 +50,7 @@ pub use links::expect_links;
 pub use numbers::Services;
 pub use support::{family_support, source_level, unsupported};
 pub use unified_memory::set_unified_memory;
+use unified_memory::total_memory;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -458,10 +459,7 @@ impl Meter {
             self.register_gpu(&frame.gpu, &frame.identity.pci_bus_id, batch);
         }
         let Some(gpu) = self.gpus.get_mut(uuid) else { return };
-        if gpu.frame.is_none() {
-            let model = Arc::clone(&frame.identity.model);
-            batch.registrations.push(GpuRegistration { gpu: gpu.id.clone(), model, at: batch.now });
-        }
+        let is_first = gpu.frame.is_none();
         gpu.location.mark_read();
         gpu.health.most_links_up = expect_links(&mut frame, gpu.health.most_links_up);
         let frame: Arc<Frame> = Arc::from(frame);
@@ -472,10 +470,23 @@ impl Meter {
             self.counters.reject(rejection, 1);
         }
         gpu.frame = Some(frame);
+        if is_first {
+            batch.registrations.push(gpu.registration(batch.now));
+        }
     }
 }
 
 impl TrackedGpu {
+    /// As it is known by now.
+    fn registration(&self, at: Utc) -> GpuRegistration {
+        GpuRegistration {
+            gpu: self.id.clone(),
+            model: self.model().map(Arc::clone).unwrap_or_default(),
+            memory: self.frame.as_deref().and_then(total_memory),
+            at,
+        }
+    }
+
     fn new(id: GpuId, account: Account, at: Utc) -> Self {
         Self {
             xids: Xids::of(&id.uuid),

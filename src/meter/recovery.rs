@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::account::Account;
 use super::versions::HolderVersions;
 use super::{Meter, TrackedGpu};
-use crate::accounting::batches::{Expected, GpuRegistration, LedgerBatch, Recovered, Resumed};
+use crate::accounting::batches::{Expected, LedgerBatch, Recovered, Resumed};
 use crate::model::{Attachment, Stamp, Utc};
 
 impl Meter {
@@ -81,8 +81,7 @@ impl Meter {
             if !gpu.location.seen {
                 continue;
             }
-            let model = gpu.model().map(Arc::clone).unwrap_or_default();
-            batch.registrations.push(GpuRegistration { gpu: gpu.id.clone(), model, at: batch.now });
+            batch.registrations.push(gpu.registration(batch.now));
             gpu.location.since = batch.now;
             batch.expected.push(Expected {
                 gpu: Arc::clone(uuid),

@@ -29,6 +29,12 @@ pub fn set_unified_memory(frame: &mut Frame, host: Option<HostMemory>) {
     }
 }
 
+/// The memory of a GPU, or of its host where it shares that; none where it is not known.
+pub(super) fn total_memory(frame: &Frame) -> Option<Bytes> {
+    let total = frame.readings.get(TOTAL).copied().and_then(Result::ok);
+    total.and_then(|bytes| u64::try_from(bytes).ok()).map(Bytes)
+}
+
 /// The memory of all processes; absent while that of one is unknown.
 fn used(frame: &Frame) -> Reading {
     let processes = frame.processes.as_ref().map_err(|absence| *absence)?;

@@ -8,7 +8,7 @@ use super::faults::{OpenIncidents, SeenXids, StickyFaults, XidSums};
 use super::month::MonthCosts;
 use crate::accounting::billing::RateSchedule;
 use crate::accounting::tenants::RuleSchedule;
-use crate::model::{Attachment, GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
+use crate::model::{Attachment, Bytes, GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
 
 /// The contents of one transaction. Times are account time ([`super::AccountTimeline::at`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,16 +44,19 @@ pub struct GpuRegistration {
     pub gpu: GpuId,
     /// Product name; empty where it is not known yet.
     pub model: Arc<str>,
+    /// Its memory, or that of the host where it shares it; none where it is not known yet.
+    pub memory: Option<Bytes>,
     pub at: Utc,
 }
 
 impl GpuRegistration {
-    /// Updates index and product name from a later registration of the same GPU; the account begins at the first.
+    /// Updates index, product name and memory from a later registration of the same GPU; the account begins at the first.
     pub fn update(&mut self, later: Self) {
         self.gpu = later.gpu;
         if !later.model.is_empty() {
             self.model = later.model;
         }
+        self.memory = later.memory.or(self.memory);
     }
 }
 

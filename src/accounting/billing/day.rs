@@ -9,7 +9,7 @@ use super::bill::{BillLine, BillRate, BillTerms};
 use super::explanation::{GpuIncident, Tenancy};
 use super::json::{self, GpuIdJson};
 use super::month::TenantBudget;
-use crate::model::{GpuId, HolderId, NodeIdentity, TimeSum, Utc};
+use crate::model::{Bytes, GpuId, HolderId, NodeIdentity, TimeSum, Utc};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DayHeader {
@@ -85,6 +85,9 @@ pub struct DayGpu {
     pub accounted_since: Utc,
     #[serde(with = "json::time")]
     pub settled_until: Utc,
+    /// Its memory, or that of the host where it shares it; absent where it is unknown, and from files of earlier releases.
+    #[serde(rename = "memory_bytes", default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Bytes>,
 }
 
 /// What a day was made from, so that equal revisions of a ledger have equal rows. A later one is greater.

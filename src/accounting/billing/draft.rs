@@ -146,7 +146,7 @@ impl<'a> BillDraft<'a> {
 
     /// Adds a GPU, or a later account of it.
     pub fn add_gpu(&mut self, added: &DayGpu) {
-        let DayGpu { gpu, model, accounted_since, settled_until } = added;
+        let DayGpu { gpu, model, accounted_since, settled_until, .. } = added;
         let known = self.gpus.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| BillGpu {
             gpu: gpu.clone(),
             model: model.clone(),

@@ -292,6 +292,7 @@ impl<'a> Reports<'a> {
                 model: model.clone().unwrap_or_else(|| "unknown".to_owned()),
                 accounted_since: *from,
                 settled_until: Utc(0),
+                memory: None,
             };
             gpus.push((gpu, [*from, *to]));
         }

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use rusqlite::{Connection, params};
 
 use super::amounts::{self, ACCOUNT, names};
-use super::column::{grantors_of, loaded, loaded_grade, loaded_id, loaded_method, rows, sources_of, stored};
+use super::column::{
+    grantors_of, loaded, loaded_grade, loaded_id, loaded_method, loaded_optional, rows, sources_of, stored,
+};
 use super::error::Cause;
 use super::rolled::RolledTime;
 use super::{MINUTE, history, node, reader};
@@ -17,7 +19,8 @@ use crate::accounting::billing::{
 };
 use crate::accounting::tenants::{RuleSchedule, tenant};
 use crate::model::{
-    Amounts, GpuId, Grade, Holder, HolderId, Method, MigProfile, Nanoseconds, QUARTER_HOUR, SlotId, Utc,
+    Amounts, Bytes, GpuId, Grade, Holder, HolderId, Method, MigProfile, Nanoseconds, QUARTER_HOUR, SlotId,
+    Utc,
 };
 
 /// A GPU whose account ends this long before that of another is gone, and does not delay bills.
@@ -184,13 +187,14 @@ pub(super) fn make_bills(connection: &Connection, request: &BillRequest) -> Resu
 }
 
 pub(super) fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(i64, DayGpu)>> {
-    let sql = "SELECT id, gpu_index, uuid, model, settled_until_ns, first_seen_ns FROM gpu ORDER BY gpu_index, uuid";
+    let sql = "SELECT id, gpu_index, uuid, model, settled_until_ns, first_seen_ns, memory_bytes FROM gpu ORDER BY gpu_index, uuid";
     rows(connection, sql, [], |row| {
         let gpu = DayGpu {
             gpu: GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() },
             model: row.get(3)?,
             settled_until: Utc(loaded(row, 4)?),
             accounted_since: Utc(loaded(row, 5)?),
+            memory: loaded_optional(row, 6)?.map(Bytes),
         };
         Ok((row.get(0)?, gpu))
     })

@@ -155,7 +155,7 @@ fn store_batch(draft: &mut TransactionDraft<'_>, batch: &LedgerBatch) -> Result<
     Ok(column::put(connection, sql, [column::stored(batch.now.0)?])?)
 }
 
-/// Opens a GPU's account; of a GPU that has one, updates index and product name.
+/// Opens a GPU's account; of a GPU that has one, updates index, product name and memory.
 fn register_gpu(draft: &mut TransactionDraft<'_>, registration: &GpuRegistration) -> Result<(), Cause> {
     let id = write::upsert_gpu(draft.connection, registration)?;
     if let Ok(gpu) = draft.gpu(&registration.gpu.uuid) {

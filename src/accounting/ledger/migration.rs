@@ -24,7 +24,7 @@ use crate::runtime::file::{self, Durability};
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// The first released version.
-pub(super) const FIRST: i64 = 12;
+pub(super) const FIRST: i64 = 13;
 
 /// The migrations to the versions after [`FIRST`], in order.
 const MIGRATIONS: &[&str] = &[];
@@ -236,21 +236,21 @@ mod tests {
             )
             .unwrap();
         let copy = migrate_by(&[INVENTED], &mut connection, &path, Utc(0)).unwrap().unwrap();
-        assert_eq!(copy, path.with_file_name("ledger.db.v12"));
-        assert_eq!(schema::version(&connection).unwrap(), 13);
+        assert_eq!(copy, path.with_file_name("ledger.db.v13"));
+        assert_eq!(schema::version(&connection).unwrap(), 14);
         assert_eq!(sums(&connection), before);
         assert_eq!(number(&connection, "SELECT count(*) FROM pragma_foreign_key_check"), 0);
         let references = "SELECT count(*) FROM pragma_foreign_key_list('account') WHERE \"table\" = 'holder'";
         assert_eq!(number(&connection, references), 1);
         assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o007, 0);
         let saved = Connection::open(&copy).unwrap();
-        assert_eq!((schema::version(&saved).unwrap(), sums(&saved)), (12, before));
+        assert_eq!((schema::version(&saved).unwrap(), sums(&saved)), (13, before));
         assert_eq!(number(&saved, "SELECT count(*) FROM clock_step WHERE at_ns = 1"), 1);
         // The copy is one file, and an upgraded ledger is not copied again.
         assert!(["-wal", "-shm", ".part"].iter().all(|suffix| !with_suffix(&copy, suffix).exists()));
         fs::remove_file(&copy).unwrap();
         let newer = schema::check_version(&connection).unwrap_err();
-        assert!(matches!(newer, Cause::Newer { found: 13, known: 12 }), "{newer}");
+        assert!(matches!(newer, Cause::Newer { found: 14, known: 13 }), "{newer}");
         assert!(!copy.exists());
     }
 
@@ -271,11 +271,11 @@ mod tests {
         // A directory in the place of the copy, which stops root too.
         fs::create_dir(directory.path().join("ledger.db.part")).unwrap();
         let cause = migrate_by(&[INVENTED], &mut connection, &path, Utc(0)).unwrap_err();
-        assert!(matches!(cause, Cause::Upgrade { from: 12, to: 13, .. }), "{cause}");
+        assert!(matches!(cause, Cause::Upgrade { from: 13, to: 14, .. }), "{cause}");
         let error = cause.at(&path, "open the ledger");
-        assert!(error.to_string().contains("ledger.db.v12"), "{error}");
+        assert!(error.to_string().contains("ledger.db.v13"), "{error}");
         assert!(!error.is_wrong_ledger(), "the agent tries again");
         assert_eq!(schema::version(&connection).unwrap(), FIRST);
-        assert!(!path.with_file_name("ledger.db.v12").exists());
+        assert!(!path.with_file_name("ledger.db.v13").exists());
     }
 }

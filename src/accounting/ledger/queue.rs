@@ -240,7 +240,7 @@ impl GpuQueue {
 mod tests {
     use super::*;
     use crate::model::{
-        ActivitySource, Amounts, GpuId, Grade, Method, Microjoules, Parts, Row, Settlement, SlotId,
+        ActivitySource, Amounts, Bytes, GpuId, Grade, Method, Microjoules, Parts, Row, Settlement, SlotId,
         SlotState, Use,
     };
 
@@ -358,18 +358,19 @@ mod tests {
     }
 
     #[test]
-    fn a_later_registration_adds_the_model_that_the_first_lacked() {
+    fn a_later_registration_adds_model_and_memory_that_the_first_lacked() {
         let queue = LedgerQueue::default();
-        let registration = |model: &str, at| {
-            let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
-            let registrations = vec![GpuRegistration { gpu, model: model.into(), at: Utc(at) }];
+        let registration = |model: &str, memory: Option<u64>, at| {
+            let (gpu, memory) = (GpuId { index: 0, uuid: "GPU-0".into() }, memory.map(Bytes));
+            let registrations = vec![GpuRegistration { gpu, model: model.into(), memory, at: Utc(at) }];
             queue.offer(LedgerBatch { registrations, ..LedgerBatch::default() });
         };
-        registration("", 1);
-        registration("NVIDIA H100", 2);
-        registration("", 3);
+        registration("", None, 1);
+        registration("NVIDIA H100", Some(80 << 30), 2);
+        registration("", None, 3);
         let batch = queue.wait_for_batch(NOW).unwrap();
         assert_eq!((&*batch.registrations[0].model, batch.registrations[0].at), ("NVIDIA H100", Utc(1)));
+        assert_eq!(batch.registrations[0].memory, Some(Bytes(80 << 30)));
     }
 
     /// Offers `windows` windows, checks that they continue each other, and sums what was within.

@@ -1,4 +1,4 @@
--- The ledger of one node, schema version 12 (PRAGMA user_version). Any sqlite3 opens it; only its agent writes.
+-- The ledger of one node, schema version 13 (PRAGMA user_version). Any sqlite3 opens it; only its agent writes.
 --
 -- Units are in the names: _ns nanoseconds (times: since 1970-01-01T00:00:00Z on the account's axis, see boot; all else: spans
 -- or GPU time), _uj microjoules. An amount of money is three columns: _units whole units of the currency, _nanos the
@@ -67,6 +67,7 @@ CREATE TABLE gpu (
     uuid              TEXT NOT NULL UNIQUE,
     gpu_index         INTEGER NOT NULL,           -- NVML index when it was last registered; for people
     model             TEXT NOT NULL,
+    memory_bytes      INTEGER,                    -- the host's where it shares that; NULL: unknown
     first_seen_ns     INTEGER NOT NULL,           -- where its account begins
     settled_until_ns  INTEGER NOT NULL,           -- where its account ends; raw spans continue from here
     slot_ns           INTEGER NOT NULL DEFAULT 0, -- GPU time settled since its account began

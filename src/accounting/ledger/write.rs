@@ -15,10 +15,11 @@ use crate::model::{Facts, Holder, Holding, Microjoules, MigProfile, Row, Settlem
 pub(super) fn upsert_gpu(connection: &Connection, registration: &GpuRegistration) -> rusqlite::Result<i64> {
     connection
         .prepare_cached(
-            "INSERT INTO gpu (uuid, gpu_index, model, first_seen_ns, settled_until_ns)
-             VALUES (?1, ?2, ?3, ?4, ?4)
+            "INSERT INTO gpu (uuid, gpu_index, model, memory_bytes, first_seen_ns, settled_until_ns)
+             VALUES (?1, ?2, ?3, ?5, ?4, ?4)
              ON CONFLICT (uuid) DO UPDATE SET gpu_index = excluded.gpu_index,
-                model = CASE excluded.model WHEN '' THEN model ELSE excluded.model END
+                model = CASE excluded.model WHEN '' THEN model ELSE excluded.model END,
+                memory_bytes = ifnull(excluded.memory_bytes, memory_bytes)
              RETURNING id",
         )?
         .query_row(
@@ -26,7 +27,8 @@ pub(super) fn upsert_gpu(connection: &Connection, registration: &GpuRegistration
                 registration.gpu.uuid,
                 registration.gpu.index,
                 registration.model,
-                stored(registration.at.0)?
+                stored(registration.at.0)?,
+                registration.memory.map(|memory| stored(memory.0)).transpose()?
             ],
             |row| row.get(0),
         )

@@ -481,6 +481,7 @@ mod tests {
         let sights = ["GPU-0", "GPU-1"].map(|uuid| GpuRegistration {
             gpu: GpuId { index: 0, uuid: uuid.into() },
             model: "".into(),
+            memory: None,
             at: Utc(10),
         });
         let closed = vec![window("GPU-0", 5, 20), window("GPU-1", 10, 20)];

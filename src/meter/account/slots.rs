@@ -7,13 +7,11 @@ use crate::holders::{GrantedSlot, SessionGpu, holdings};
 use crate::meter::Policy;
 use crate::meter::attribution::{conflicts, granted_shares};
 use crate::meter::identify::{HolderList, PresentBySlot};
-use crate::model::catalogue::{PointId, first_point};
+use crate::meter::unified_memory::total_memory;
 use crate::model::{
     ActivitySource, Fraction, Frame, HolderId, Holding, InstanceSpan, MigLayout, MigSlot, MigSpan,
     Nanoseconds, SlotState, Span, TickShares,
 };
-
-const MEMORY_TOTAL: PointId = first_point("gpu_memory_total_bytes");
 
 /// Memory slices of a GPU whose driver does not report placements.
 const PARTS: u64 = 8;
@@ -276,8 +274,7 @@ fn held_slot_time(length: Nanoseconds, holdings: &[Holding]) -> Nanoseconds {
 /// The layout of a MIG GPU, by placements where the driver reports them, else by the instances' memory.
 fn layout(frame: &Frame) -> MigLayout {
     let mut slots: BTreeMap<Arc<str>, MigSlot> = BTreeMap::new();
-    let gpu_memory = frame.readings.get(MEMORY_TOTAL).copied().and_then(Result::ok);
-    let gpu_memory = gpu_memory.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
+    let gpu_memory = total_memory(frame).map_or(0, |memory| memory.0);
     let slices = frame
         .identity
         .mig_slices

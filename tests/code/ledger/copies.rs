@@ -95,12 +95,12 @@ fn a_snapshot_replaces_no_file_and_says_what_is_wrong() {
     assert!(text.contains("copy.db: cannot write a snapshot: the file exists"), "{text}");
     drop(ledger);
     // Without an agent, too, and of a newer schema as it is.
-    rusqlite::Connection::open(world.path()).unwrap().pragma_update(None, "user_version", 12).unwrap();
+    rusqlite::Connection::open(world.path()).unwrap().pragma_update(None, "user_version", 14).unwrap();
     let old = world.directory.path().join("old.db");
     snapshot(&world.path(), &old).unwrap();
     let version = rusqlite::Connection::open(&old).unwrap();
     let version: i64 = version.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
-    assert_eq!(version, 12);
+    assert_eq!(version, 14);
 }
 
 #[test]
@@ -135,6 +135,6 @@ fn a_compacted_ledger_is_smaller_and_has_the_same_bill() {
 
 fn check_version(world: &World) {
     assert_eq!(&world.sql::<i64>("PRAGMA application_id").to_be_bytes()[4..], b"GPMT");
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 12);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 13);
     assert_eq!(world.sql::<i64>("PRAGMA freelist_count"), 0);
 }

@@ -177,7 +177,8 @@ pub(super) fn node(name: &str, gpu: u32, quarters: u64) -> World {
 
 fn register(ledger: &mut Ledger, gpu: u32, seconds: u64) {
     let gpu = GpuId { index: gpu, uuid: uuid(gpu) };
-    let registrations = vec![GpuRegistration { gpu, model: "NVIDIA H100".into(), at: after(seconds) }];
+    let registrations =
+        vec![GpuRegistration { gpu, model: "NVIDIA H100".into(), memory: None, at: after(seconds) }];
     let batch = LedgerBatch { now: after(seconds), registrations, ..LedgerBatch::default() };
     ledger.commit(&batch).unwrap();
 }

@@ -15,7 +15,12 @@ fn opening() -> Opening {
 }
 
 fn registration(index: u32, uuid: &str) -> GpuRegistration {
-    GpuRegistration { gpu: GpuId { index, uuid: uuid.into() }, model: "test".into(), at: Utc(10) }
+    GpuRegistration {
+        gpu: GpuId { index, uuid: uuid.into() },
+        model: "test".into(),
+        memory: None,
+        at: Utc(10),
+    }
 }
 
 fn listed(path: &Path) -> Vec<(u32, Attachment, u64)> {

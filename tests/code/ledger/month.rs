@@ -155,6 +155,7 @@ fn play(world: &World) {
     let registrations = [(0, "NVIDIA H100"), (1, "NVIDIA A100")].map(|(index, model)| GpuRegistration {
         gpu: GpuId { index, uuid: uuid(index) },
         model: model.into(),
+        memory: None,
         at: BEGIN,
     });
     let batch = LedgerBatch { now: BEGIN, registrations: registrations.into(), ..LedgerBatch::default() };

@@ -23,7 +23,7 @@ fn a_new_ledger_begins_now_and_is_known_by_its_application_id() {
     assert!(recovered.gpus.is_empty() && recovered.counters.is_empty());
     drop(ledger);
     assert_eq!(&world.sql::<i64>("PRAGMA application_id").to_be_bytes()[4..], b"GPMT");
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 12);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 13);
     let (_, again) = world.open(60, Default::default());
     assert_eq!(again.created, START);
 }
@@ -148,7 +148,7 @@ fn a_newer_schema_is_refused_and_unchanged() {
     let world = World::new();
     drop(world.open(0, Default::default()));
     let before = set_version(&world, 99);
-    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 12 }));
+    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 13 }));
     assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Newer { .. }));
     assert_eq!(bytes(&world.path()), before);
 }
@@ -159,7 +159,7 @@ fn a_schema_of_before_the_first_release_is_refused_and_unchanged() {
     drop(world.open(0, Default::default()));
     let path = world.path();
     let copy = world.directory.path().join("copy.db");
-    for version in 1..=11 {
+    for version in 1..=12 {
         let before = set_version(&world, version);
         let period = ClosedPeriod { from: Utc(0), to: Utc(1), by: "ada".to_owned() };
         for error in [
@@ -171,7 +171,7 @@ fn a_schema_of_before_the_first_release_is_refused_and_unchanged() {
             record_statement(&path, &StatementOrder::Close(period)).unwrap_err(),
         ] {
             assert!(
-                matches!(error.cause, Cause::Unreleased { found, first: 12 } if found == version),
+                matches!(error.cause, Cause::Unreleased { found, first: 13 } if found == version),
                 "{error}"
             );
             assert!(error.is_wrong_ledger(), "{error}");
@@ -184,7 +184,7 @@ fn a_schema_of_before_the_first_release_is_refused_and_unchanged() {
     let text = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(2), "{text}");
     assert!(
-        text.contains("its schema is version 11, which only builds before the first release wrote"),
+        text.contains("its schema is version 12, which only builds before the first release wrote"),
         "{text}"
     );
     assert!(text.contains("make its bills with the build that wrote it"), "{text}");

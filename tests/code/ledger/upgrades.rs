@@ -13,14 +13,14 @@ use super::world::*;
 /// When the ledger was last committed to.
 const COMMITTED: Utc = Utc(1_795_400_030_023_371_747);
 
-/// A ledger of version 12 that a newer release has upgraded to version 13, after a copy.
+/// A ledger of version 13 that a newer release has upgraded to version 14, after a copy.
 fn upgraded() -> World {
     let world = World::of_rows(include_str!("../../fixtures/ledger/version-1.sql"));
-    std::fs::copy(world.path(), copy_of(&world, 12)).unwrap();
+    std::fs::copy(world.path(), copy_of(&world, 13)).unwrap();
     let later = COMMITTED.0 + 60_000_000_000;
     let newer = rusqlite::Connection::open(world.path()).unwrap();
     newer
-        .execute_batch(&format!("UPDATE ledger SET last_commit_ns = {later}; PRAGMA user_version = 13"))
+        .execute_batch(&format!("UPDATE ledger SET last_commit_ns = {later}; PRAGMA user_version = 14"))
         .unwrap();
     world
 }
@@ -41,20 +41,20 @@ fn a_restore_can_be_undone() {
     let restored = restore(&world.path(), None).unwrap();
     let later = COMMITTED.plus(Nanoseconds::from_seconds(60));
     let told =
-        format!("at {COMMITTED}, schema version 12\nnot in the restored ledger: {COMMITTED} to {later}; ");
+        format!("at {COMMITTED}, schema version 13\nnot in the restored ledger: {COMMITTED} to {later}; ");
     assert!(restored.contains(&told), "{restored}");
-    assert_eq!(number(&copy_of(&world, 13), "PRAGMA user_version"), 13);
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 12);
+    assert_eq!(number(&copy_of(&world, 14), "PRAGMA user_version"), 14);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 13);
     assert_eq!(world.sql::<i64>("SELECT last_commit_ns FROM ledger") as u64, COMMITTED.0);
     assert_eq!(world.sql::<String>("PRAGMA integrity_check"), "ok");
     let none = restore(&world.path(), None).unwrap_err();
     assert!(
-        matches!(&none.cause, Cause::NoCopy { present: 12, copies, .. } if *copies == [12, 13]),
+        matches!(&none.cause, Cause::NoCopy { present: 13, copies, .. } if *copies == [13, 14]),
         "{none}"
     );
-    let again = restore(&world.path(), Some(13)).unwrap();
-    assert!(again.contains(&format!("at {later}, schema version 13\n")), "{again}");
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 13);
+    let again = restore(&world.path(), Some(14)).unwrap();
+    assert!(again.contains(&format!("at {later}, schema version 14\n")), "{again}");
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 14);
 }
 
 #[test]
@@ -77,9 +77,9 @@ fn a_ledger_whose_directory_is_missing_has_nothing_to_restore() {
 fn a_file_that_is_not_a_ledger_is_not_restored() {
     let world = World::new();
     assert!(matches!(restore(&world.path(), None).unwrap_err().cause, Cause::Missing));
-    std::fs::write(world.path(), "prices: 12\n").unwrap();
+    std::fs::write(world.path(), "prices: 13\n").unwrap();
     assert!(matches!(restore(&world.path(), None).unwrap_err().cause, Cause::Foreign));
-    assert_eq!(bytes(&world.path()), b"prices: 12\n");
+    assert_eq!(bytes(&world.path()), b"prices: 13\n");
     assert_eq!(std::fs::read_dir(world.directory.path()).unwrap().count(), 1);
 }
 
@@ -95,9 +95,9 @@ fn the_restore_command_prints_what_is_lost() {
     let output = String::from_utf8(done.stdout).unwrap();
     for part in [
         "ledger.db: restored as it was at 2026-",
-        "schema version 12",
+        "schema version 13",
         "not in the restored ledger",
-        "ledger.db.v13",
+        "ledger.db.v14",
     ] {
         assert!(output.contains(part), "{part}: {output}");
     }
@@ -105,7 +105,7 @@ fn the_restore_command_prints_what_is_lost() {
     assert_eq!(refused.status.code(), Some(2));
     let output = String::from_utf8(refused.stderr).unwrap();
     assert!(
-        output.contains("there is no saved copy to restore: the ledger has schema version 12"),
+        output.contains("there is no saved copy to restore: the ledger has schema version 13"),
         "{output}"
     );
 }

@@ -77,7 +77,7 @@ impl World {
 /// Makes the tables of a ledger, with these rows.
 pub(crate) fn fill(connection: &rusqlite::Connection, rows: &str) {
     let schema = include_str!("../../../src/accounting/ledger/schema.sql");
-    let marks = "PRAGMA application_id = 0x47504D54; PRAGMA user_version = 12;";
+    let marks = "PRAGMA application_id = 0x47504D54; PRAGMA user_version = 13;";
     connection.execute_batch("PRAGMA synchronous = OFF; PRAGMA foreign_keys = OFF").unwrap();
     connection.execute_batch(&format!("BEGIN; {schema} {rows} COMMIT; {marks}")).unwrap();
 }
@@ -108,7 +108,7 @@ pub(crate) fn book(prices: &[(u64, i128)]) -> PriceBook {
 
 pub(crate) fn registration(gpu: u32, seconds: u64) -> GpuRegistration {
     let gpu = GpuId { index: gpu, uuid: uuid(gpu) };
-    GpuRegistration { gpu, model: "NVIDIA H100".into(), at: after(seconds) }
+    GpuRegistration { gpu, model: "NVIDIA H100".into(), memory: None, at: after(seconds) }
 }
 
 /// A holder on a whole GPU.

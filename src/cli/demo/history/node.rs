@@ -14,7 +14,7 @@ use crate::accounting::billing::PriceBook;
 use crate::accounting::ledger::{Error, Ledger, Opening, Retention};
 use crate::accounting::tenants::{Decision, TenantRules};
 use crate::model::catalogue::xid;
-use crate::model::{DAY, GpuId, HowHeld, MINUTE, Nanoseconds, NodeIdentity, QUARTER_HOUR, Stamp, Utc};
+use crate::model::{Bytes, DAY, GpuId, HowHeld, MINUTE, Nanoseconds, NodeIdentity, QUARTER_HOUR, Stamp, Utc};
 
 /// How long before the end of a history its time is settled by minutes, and before that by quarter hours.
 const BY_MINUTES: Nanoseconds = Nanoseconds(3 * DAY.0);
@@ -181,6 +181,7 @@ impl<'a> NodeWriter<'a> {
                 self.batch.registrations.push(GpuRegistration {
                     gpu: GpuId { index: session.index.unwrap_or(0), uuid: Arc::clone(&session.uuid) },
                     model: board.model.into(),
+                    memory: Some(Bytes(board.memory_gib << 30)),
                     at: event.at,
                 });
                 Ok(())
