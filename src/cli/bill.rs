@@ -387,10 +387,9 @@ impl BillSource {
         let expected =
             self.expect.as_deref().map(day_files::read_expected).transpose().map_err(Failure::wrong)?;
         Ok(ExportSource {
-            directory,
             expected: expected.unwrap_or_default(),
             skip_damaged: self.skip_damaged,
-            digests: false,
+            ..ExportSource::of(directory)
         })
     }
 
@@ -408,7 +407,8 @@ impl BillSource {
     fn account_end(&self, command: &str) -> Result<Utc, Failure> {
         match (&self.exports, &self.ledger) {
             (Some(directory), _) => {
-                day_files::exported_until(directory, self.skip_damaged).map_err(Failure::wrong)
+                let source = ExportSource { skip_damaged: self.skip_damaged, ..ExportSource::of(directory) };
+                source.exported_until().map_err(Failure::wrong)
             }
             (None, Some(_)) => self.read(command, |reader| reader.closed_until()),
             (None, None) => Ok(system_now().utc),

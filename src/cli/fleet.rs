@@ -19,7 +19,7 @@ pub(super) struct FleetCommand {
     /// Directory of closed statements, beside which their months are shown.
     #[arg(long, value_name = "DIRECTORY")]
     statements: Option<PathBuf>,
-    /// Configuration file, of which web and billing are used; without one the defaults apply.
+    /// Configuration file, of which web, billing and advice.dismiss are used; without one the defaults apply.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address to serve on; may be repeated. By default those of web.listen of the configuration file, else 127.0.0.1:9856.
@@ -39,7 +39,7 @@ impl FleetCommand {
             None => (None, Config::default()),
         };
         let mut listen = self.listen;
-        if listen.is_empty() && config.web.listen != Config::default().web.listen {
+        if listen.is_empty() && source.as_ref().is_some_and(|source| source.gives("web.listen")) {
             listen.clone_from(&config.web.listen);
         }
         if listen.is_empty() {

@@ -257,7 +257,7 @@ impl CloseOptions {
     ) -> Result<(ClosedBill, Vec<ExportedFile>, Vec<String>), Failure> {
         let expected = self.expect.as_deref().map(read_expected).transpose().map_err(Failure::wrong)?;
         let expected = expected.unwrap_or_default();
-        let source = ExportSource { directory, expected, skip_damaged: false, digests: true };
+        let source = ExportSource { expected, digests: true, ..ExportSource::of(directory) };
         let request = BillRequest { detail: LineDetail::of_tenants(), ..request };
         let bill = in_one_currency(fleet_bills(&source, &request)?)?;
         let Fleet { files, mut gaps, .. } = bill.fleet.clone().unwrap_or_default();

@@ -91,6 +91,15 @@ impl ConfigFile {
         self.files.have_changed()
     }
 
+    /// Whether it gives that key a value, be it the default.
+    pub fn gives(&self, key: &str) -> bool {
+        let texts = key_texts(&self.tree);
+        // An entry of a list is named by its place.
+        texts
+            .keys()
+            .any(|path| path.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('[')))
+    }
+
     /// Whether it gives no key, and not even `{}`, which says that none is meant.
     pub fn is_blank(&self) -> bool {
         key_texts(&self.tree).is_empty() && self.tree.shape != YamlValue::Map(Vec::new())
@@ -239,5 +248,18 @@ mod tests {
         let ReloadedConfig { config, waiting, .. } = source.read_again(&running).unwrap();
         assert_eq!(waiting, ["ledger.path", "web.listen"]);
         assert_eq!((config.web.listen, config.ledger), (running.web.listen, running.ledger));
+    }
+
+    #[test]
+    fn a_key_is_given_also_where_its_value_is_the_default() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (text, is_given) in [
+            ("web: {listen: \"[::]:9855\"}\n", true),
+            ("web: {listen: [\"[::]:9855\"]}\n", true),
+            ("web: {open_probes: true}\n", false),
+        ] {
+            std::fs::write(file.path(), text).unwrap();
+            assert_eq!(ConfigFile::open(file.path()).unwrap().0.gives("web.listen"), is_given, "{text}");
+        }
     }
 }

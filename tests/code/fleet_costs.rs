@@ -9,11 +9,13 @@ use std::sync::{Arc, LazyLock};
 
 use gpumeter::accounting::billing::costs::{CostReport, CostRequest};
 use gpumeter::accounting::billing::{Bill, BillRequest, LineDetail, only_bill};
-use gpumeter::accounting::day_files::{CostCache, DayFile, ExportSource, LookScope, make_bills};
+use gpumeter::accounting::day_files::{CostCache, DayFile, ExportSource, LookScope, make_bills, write_day};
+use gpumeter::accounting::ledger::Reader;
 use gpumeter::cli::demo::HistoryExtent;
-use gpumeter::model::{Utc, VisibleAccount};
+use gpumeter::model::{DAY, Microjoules, Utc, VisibleAccount};
 use gpumeter::runtime::clock::Stop;
 use jiff::tz::TimeZone;
+use rusqlite::types::FromSql;
 use serde_json::Value;
 
 use crate::costs::{GROUPS, ZONES, check_case, priced_scenario, request, zone};
@@ -32,12 +34,17 @@ struct Fleet {
 
 impl Fleet {
     fn new(zone: TimeZone) -> Self {
+        let mut fleet = Self::empty(zone);
+        fleet.look();
+        fleet
+    }
+
+    /// Nothing was looked at yet.
+    fn empty(zone: TimeZone) -> Self {
         let place = tempfile::tempdir().unwrap();
         copy(&FLEET.exports(), &place.path().join("exports"));
         let cache = open(place.path(), &zone);
-        let mut fleet = Self { place, zone, cache };
-        fleet.look();
-        fleet
+        Self { place, zone, cache }
     }
 
     fn exports(&self) -> PathBuf {
@@ -45,7 +52,23 @@ impl Fleet {
     }
 
     fn look(&mut self) -> usize {
-        self.cache.look(LookScope::All, END, &Stop::default(), |_, _| {}).unwrap().filled
+        self.look_at(END)
+    }
+
+    fn look_at(&mut self, now: Utc) -> usize {
+        self.cache.look(LookScope::All, now, &Stop::default(), |_, _| {}).unwrap().filled
+    }
+
+    fn file_of_cache(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.place.path().join("cache/fleet.db")).unwrap()
+    }
+
+    fn query<T: FromSql>(&self, sql: &str) -> T {
+        self.file_of_cache().query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    fn execute(&self, sql: &str) {
+        assert_eq!(self.file_of_cache().execute(sql, []).unwrap(), 1, "{sql}");
     }
 
     fn costs(&self, parameters: &[(&str, &str)]) -> CostReport {
@@ -108,8 +131,7 @@ fn bill(period: [Utc; 2], zone: &TimeZone) -> Bill {
     let detail = LineDetail { day: true, ..LineDetail::whole() };
     let request = BillRequest { from, to, zone: zone.clone(), detail, ..BillRequest::default() };
     let exports = FLEET.exports();
-    let (directory, expected) = (exports.as_path(), Vec::new());
-    let source = ExportSource { directory, expected, skip_damaged: false, digests: false };
+    let source = ExportSource::of(&exports);
     make_bills(&source, &request, |_, _| {}).map(|made| only_bill(made).unwrap()).unwrap()
 }
 
@@ -215,6 +237,122 @@ fn a_file_that_cannot_be_read_keeps_its_last_sums_while_others_go_on() {
     assert_eq!(by_node(&fleet).get(damaged), before.get(damaged));
 }
 
+fn noon(date: &str) -> Utc {
+    let at: jiff::Timestamp = format!("{date}T12:00:00Z").parse().unwrap();
+    Utc(at.as_nanosecond().try_into().unwrap())
+}
+
+/// A file of a date, in whose rows is as much energy as a row may have, without a price of it.
+fn overflowing(date: &str) -> Vec<u8> {
+    let mut account = Reader::open(&FLEET.ledger()).unwrap().day(noon(date).floor(DAY)).unwrap();
+    for line in account.rows.iter_mut().map(|row| &mut row.line) {
+        line.exact = line.exact.minus(std::mem::take(&mut line.exact_energy)).unwrap();
+        (line.rates.energy, line.rates.carbon) = (None, None);
+        line.amounts.energy_static = Microjoules((1 << 60) - 1);
+    }
+    write_day(&account).unwrap()
+}
+
+#[test]
+fn a_day_that_does_not_fit_keeps_what_it_had_and_others_go_on() {
+    let mut fleet = Fleet::new(TimeZone::UTC);
+    let days = |fleet: &Fleet| {
+        let report = fleet.costs(&[("period", "2026-11-26..2026-11-28"), ("group", "day")]);
+        let rows = report.rows.into_iter().map(|row| (row.name, row.amounts.sums));
+        rows.filter(|(_, sums)| sums.held() > 0).collect::<BTreeMap<_, _>>()
+    };
+    let before = days(&fleet);
+    let path = fleet.file("2026-11-26", "past");
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, overflowing("2026-11-26")).unwrap();
+    fs::remove_file(fleet.files("2026-11-27").pop_first().unwrap().1).unwrap();
+    assert_eq!(fleet.look(), 1);
+    let after = days(&fleet);
+    assert_eq!(after.get("2026-11-26"), before.get("2026-11-26"));
+    assert_ne!(after.get("2026-11-27"), before.get("2026-11-27"));
+    let told = fleet.notices("unreadable_file");
+    assert!(told[0].contains("the day keeps the sums that it had"), "{told:?}");
+    // A file that could not be opened is tried again, whatever becomes of its day.
+    let states = |fleet: &Fleet| fleet.query::<u32>("SELECT count(*) FROM file WHERE state = ''");
+    assert_eq!(states(&fleet), 0);
+    fleet.execute("UPDATE file SET state = '' WHERE path = (SELECT max(path) FROM file WHERE date = 20783)");
+    assert_eq!((fleet.look(), states(&fleet)), (0, 1));
+    fs::write(&path, bytes).unwrap();
+    assert_eq!((fleet.look(), states(&fleet)), (1, 0));
+    assert_eq!(days(&fleet).get("2026-11-26"), before.get("2026-11-26"));
+}
+
+#[test]
+fn a_day_that_never_fitted_is_forgotten_with_its_files() {
+    let mut fleet = Fleet::new(TimeZone::UTC);
+    let files = fleet.files("2026-11-26");
+    files.values().for_each(|path| fs::remove_file(path).unwrap());
+    assert_eq!(fleet.look(), 1);
+    let kept = json(&fleet.costs(&[("group", "workload,user")]));
+    fs::write(&files["past"], overflowing("2026-11-26")).unwrap();
+    assert_eq!(fleet.look(), 0);
+    assert_eq!(fleet.notices("unreadable_file").len(), 1);
+    fs::remove_file(&files["past"]).unwrap();
+    fleet.look();
+    assert_eq!(fleet.notices("unreadable_file"), Vec::<String>::new());
+    assert_eq!(json(&fleet.costs(&[("group", "workload,user")])), kept);
+}
+
+#[test]
+fn what_only_days_had_that_are_gone_is_forgotten() {
+    let mut fleet = Fleet::new(TimeZone::UTC);
+    let counts = |fleet: &Fleet| {
+        ["name", "cost_key"].map(|table| fleet.query::<u32>(&format!("SELECT count(*) FROM {table}")))
+    };
+    let whole = counts(&fleet);
+    let kept = json(&fleet.costs(&[("period", "2026-11-27..2026-11-28"), ("group", "workload,gpu")]));
+    for cluster in fs::read_dir(fleet.exports()).unwrap() {
+        for day in fs::read_dir(cluster.unwrap().path()).unwrap().map(Result::unwrap) {
+            if day.file_name() < *"date=2026-11-26" {
+                fs::remove_dir_all(day.path()).unwrap();
+            }
+        }
+    }
+    fleet.look();
+    let left = counts(&fleet);
+    assert!(left[0] < whole[0] && left[1] <= whole[1], "{left:?} of {whole:?}");
+    let after = json(&fleet.costs(&[("period", "2026-11-27..2026-11-28"), ("group", "workload,gpu")]));
+    assert_eq!(after["rows"], kept["rows"]);
+}
+
+#[test]
+fn a_day_that_was_not_over_when_it_was_summed_may_grow_and_later_changes_are_listed() {
+    let mut fleet = Fleet::empty(TimeZone::UTC);
+    let path = fleet.file("2026-11-20", "past");
+    let bytes = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    fleet.look_at(noon("2026-11-20"));
+    fs::write(&path, &bytes).unwrap();
+    fleet.look();
+    assert_eq!(fleet.notices("changed_day"), Vec::<String>::new(), "the server did not run for days");
+    for date in ["2026-11-20", "2026-11-21"] {
+        fs::remove_file(fleet.file(date, "past")).unwrap();
+    }
+    fleet.look();
+    let told = fleet.notices("changed_day");
+    assert!(["2026-11-20 from ", "2026-11-21 from "].iter().all(|day| told[0].contains(day)), "{told:?}");
+    fs::write(&path, &bytes).unwrap();
+    fleet.look();
+    let told = fleet.notices("changed_day");
+    assert!(!told[0].contains("2026-11-20"), "it is again what it was: {told:?}");
+}
+
+#[test]
+fn a_clock_that_is_set_back_removes_nothing() {
+    let mut fleet = Fleet::new(TimeZone::UTC);
+    let before = json(&fleet.costs(&[("group", "day")]));
+    for scope in [LookScope::Recent, LookScope::All] {
+        let looked = fleet.cache.look(scope, noon("2026-11-20"), &Stop::default(), |_, _| {}).unwrap();
+        assert_eq!(looked.filled, 0);
+        assert_eq!(json(&fleet.costs(&[("group", "day")])), before);
+    }
+}
+
 #[test]
 fn a_past_day_that_changes_is_listed_with_what_it_was_and_is() {
     let mut fleet = Fleet::new(TimeZone::UTC);
@@ -252,6 +390,40 @@ fn links_special_files_and_files_in_the_place_of_another_are_not_followed_and_na
     let told = fleet.notices("unreadable_file");
     assert!(told[0].contains("in the folder of another"), "{told:?}");
     assert_eq!(fleet.costs(&[]).total.amounts.sums, total);
+}
+
+#[test]
+fn a_bill_over_a_directory_of_others_follows_no_link_and_reads_nothing_of_the_future() {
+    let fleet = Fleet::empty(TimeZone::UTC);
+    let exports = fleet.exports();
+    let until = |untrusted_at| {
+        let source = ExportSource { untrusted_at, skip_damaged: true, ..ExportSource::of(&exports) };
+        let request = BillRequest { from: Some(noon("2026-11-24")), ..BillRequest::default() };
+        let bill = only_bill(make_bills(&source, &request, |_, _| {}).unwrap()).unwrap();
+        (bill.to, bill.fleet.unwrap().files.len())
+    };
+    let (now, at_noon) = (Some(END), noon("2026-11-26"));
+    assert_eq!(until(now), until(None));
+    assert_eq!(until(Some(at_noon)).0, at_noon);
+    let all = until(now).1;
+    let path = fleet.file("2026-11-27", "past");
+    let elsewhere = fleet.place.path().join("elsewhere");
+    let folder = path.parent().unwrap();
+    fs::rename(folder, &elsewhere).unwrap();
+    symlink(&elsewhere, folder).unwrap();
+    assert_eq!((until(None).1, until(now).1), (all, all - 1));
+    fs::remove_file(folder).unwrap();
+    fs::create_dir(folder).unwrap();
+    symlink(elsewhere.join("day.parquet"), &path).unwrap();
+    assert_eq!((until(None).1, until(now).1), (all, all - 1));
+    fs::remove_file(&path).unwrap();
+    // A file that goes on after its day would make up the end of all bills.
+    let mut account = Reader::open(&FLEET.ledger()).unwrap().day(noon("2026-11-27").floor(DAY)).unwrap();
+    account.header.revision.settled_until = Utc(END.0 + 1);
+    fs::write(&path, write_day(&account).unwrap()).unwrap();
+    let (end, read) = until(None);
+    assert!(end <= END && read == all - 1, "{end} {read}");
+    assert!(DayFile::open(&path).err().unwrap().to_string().contains("go on after its day"));
 }
 
 #[test]

@@ -242,8 +242,7 @@ fn the_same_seed_makes_the_same_bill_to_the_byte_and_another_one_other_gpus() {
 #[test]
 fn exports_have_the_bill_of_the_ledgers_but_for_the_gpu_that_two_of_them_have() {
     let exports = WRITTEN.exports();
-    let source =
-        ExportSource { directory: &exports, expected: Vec::new(), skip_damaged: false, digests: false };
+    let source = ExportSource::of(&exports);
     let fleet = make_bills(&source, &request(), |_, _| {}).map(|made| only_bill(made).unwrap()).unwrap();
     assert!(fleet.is_balanced());
     let of_ledgers = [WRITTEN.bill(), ledger_bill(&WRITTEN.of_second_node())];
@@ -641,8 +640,7 @@ fn request_for(filter: [&str; 2], to: Utc) -> BillRequest {
 }
 
 fn explained_over(exports: &Path, request: &BillRequest) -> Explanation {
-    let source =
-        ExportSource { directory: exports, expected: Vec::new(), skip_damaged: false, digests: false };
+    let source = ExportSource::of(exports);
     make_bills(&source, request, |_, _| {})
         .map(|made| Explanation::of_bill(only_bill(made).unwrap()))
         .unwrap()

@@ -602,6 +602,10 @@ def purge(suite, machine):
                  "/etc/systemd/system/sockets.target.wants/gpumeter.socket"):
         suite.expect(not machine.path(path).exists(), f"{path} is still there")
     machine.check("sh", "-c", "dpkg -i /packages/*.deb")
+    machine.check("dpkg", "--remove", "gpumeter")
+    machine.check("sh", "-c", "dpkg -i /packages/*.deb")
+    fleet = machine.run("systemctl", "is-enabled", "gpumeter-fleet").stdout.strip()
+    suite.expect(fleet == "disabled", f"after a removal and an installation gpumeter-fleet is {fleet}")
     write_config(machine, "standard")
     machine.check("systemctl", "restart", "gpumeter")
     machine.wait_for_gpus()

@@ -65,7 +65,7 @@ pub(crate) use json::{optional_money, optional_time, time};
 pub use line_filter::LineFilter;
 pub use local_time::{day_begin, days_between, local_date, local_time, zone_name};
 pub use money::{ExactMoney, MoneyOverflow, SumOverflow, round_together};
-pub use month::{DifferingBudgets, Month, StatedBudget, StatedBudgets, TenantBudget};
+pub use month::{DifferingBudgets, Month, StatedBudget, StatedBudgets, TenantBudget, list_first};
 pub use pricing::{LineCharge, LinePrices, PricedSpan, SlotRates};
 pub use rate::{EXAMPLE, OtherCurrency, PriceBook, PricedSlot, Rate, RateKind, RateSelector};
 pub use request::{BillRequest, LineDetail};

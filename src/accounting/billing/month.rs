@@ -1,6 +1,6 @@
 //! Calendar months in a time zone, and the budgets that tenants have in each.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
@@ -100,6 +100,16 @@ impl StatedBudgets {
         self.ordered(currency).first().map(|first| &first.budget)
     }
 
+    /// Of each tenant.
+    pub fn all_counting(
+        all: &BTreeMap<String, Self>,
+        currency: Option<&str>,
+    ) -> BTreeMap<String, TenantBudget> {
+        all.iter()
+            .filter_map(|(tenant, stated)| Some((tenant.clone(), stated.counting(currency)?.clone())))
+            .collect()
+    }
+
     /// What a reader must know if they differ.
     pub fn difference(&self, tenant: &str, currency: Option<&str>) -> Option<DifferingBudgets> {
         let budgets = self.ordered(currency).into_iter().cloned().collect();
@@ -115,17 +125,22 @@ impl StatedBudgets {
     }
 }
 
-/// How many nodes are named with each budget.
-const NODES_NAMED: usize = 5;
+/// The first five names, and how many more there are.
+pub fn list_first(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    const NAMED: usize = 5;
+    let mut names = names.into_iter();
+    let first: Vec<String> = names.by_ref().take(NAMED).map(|name| name.as_ref().to_owned()).collect();
+    match names.count() {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
 
 impl std::fmt::Display for DifferingBudgets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let budgets = self.budgets.iter().map(|StatedBudget { budget, nodes }| {
-            let named: Vec<&str> = nodes.iter().take(NODES_NAMED).map(String::as_str).collect();
-            let more = nodes.len().saturating_sub(NODES_NAMED);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let amount = Decimal::of_nano(budget.amount.0);
-            format!("{amount} {} on {}{more}", budget.currency, named.join(", "))
+            format!("{amount} {} on {}", budget.currency, list_first(nodes))
         });
         let budgets: Vec<String> = budgets.collect();
         write!(

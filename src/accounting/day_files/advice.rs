@@ -10,7 +10,7 @@ use super::directory::{DayPath, ExportDirectory, date_of};
 use super::error::{ExportError, FileProblem};
 use super::evidence_file::read_evidence;
 use super::expected::{ExpectedNode, FileTimes, Reports};
-use super::fleet::{ExportSource, SurveyedFiles, exported_until, survey};
+use super::fleet::{ExportSource, SurveyedFiles, survey};
 use crate::accounting::advice::{
     Advice, AdviceEvidence, AdviceRequest, AdviceSource, COMMITMENT_DAYS, FleetEvidence, IdleStretch, PERIOD,
     ProcessPresence, SlotKey, SlotRun, StretchDraft, WorkloadKey, advise,
@@ -32,16 +32,18 @@ pub fn make_advice(
     request: &AdviceRequest,
     mut step: impl FnMut(usize, usize) -> Result<(), ExportError>,
 ) -> Result<Advice, ExportError> {
-    let to = exported_until(source.directory, source.skip_damaged)?;
+    let to = source.exported_until()?;
     let from = Utc(to.0.saturating_sub(PERIOD.0)).floor(DAY);
     let wants_fleet = !source.expected.is_empty() && request.visible == VisibleAccount::Everything;
     let begin = if wants_fleet { Utc(to.0.saturating_sub(COMMITMENT_DAYS * DAY.0)).floor(DAY) } else { from };
-    let all = ExportDirectory(source.directory).days()?;
+    let all = source.days()?;
     let is_inside = |day: &DayPath| date_of(begin) <= day.date && day.date < date_of(to.ceil(DAY));
     let files = all.into_iter().filter(is_inside).collect();
     let is_skipped = |problem: &FileProblem| source.skip_damaged && problem.is_damage();
     let SurveyedFiles { files, shared, skipped } = survey(files, is_skipped, &mut step)?;
-    let reader = DayReader { shared: &shared, visible: &request.visible, since: from, wants_fleet };
+    let follows_links = source.untrusted_at.is_none();
+    let visible = &request.visible;
+    let reader = DayReader { shared: &shared, visible, since: from, wants_fleet, follows_links };
     let mut draft = FleetAdvice::new([begin, from, to], &source.expected);
     draft.is_shared = !shared.is_empty();
     draft.skipped += skipped.len();
@@ -67,6 +69,7 @@ struct DayReader<'a> {
     /// Only what is of the fleet is read of days before.
     since: Utc,
     wants_fleet: bool,
+    follows_links: bool,
 }
 
 /// By place of the workload, and slot.
@@ -157,7 +160,8 @@ impl DayReader<'_> {
         let mut slots = draft.slots();
         let AdviceDayDraft { keys, with_memory, .. } = draft;
         let (revision, path) = (file.header().revision, ExportDirectory::evidence_beside(&day.path));
-        let evidence = if is_recent { read_evidence(&path, &revision)? } else { None };
+        let is_followed = self.follows_links || !path.is_symlink();
+        let evidence = if is_recent && is_followed { read_evidence(&path, &revision)? } else { None };
         for shape in evidence.into_iter().flat_map(|evidence| evidence.shapes) {
             let workload = outer_of(&shape.owner.holder);
             let is_own = |known: &KnownWorkload| {

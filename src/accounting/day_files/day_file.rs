@@ -85,7 +85,14 @@ impl<R: ChunkReader + 'static> DayFile<R> {
 
     fn read_footer(source: R) -> Result<Self, FileProblem> {
         let reader = SerializedFileReader::new(CheckedPages(source))?;
-        let header = read_header(reader.metadata())?;
+        let header: FileHeader = read_header(reader.metadata())?;
+        let DayHeader { day, revision, .. } = &header.day;
+        if revision.settled_until > day.plus(DAY) {
+            return Err(FileProblem::Damaged(format!(
+                "it says to go on after its day, up to {}",
+                revision.settled_until
+            )));
+        }
         Ok(Self { reader, header })
     }
 

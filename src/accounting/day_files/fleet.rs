@@ -19,11 +19,12 @@ use super::lines::RunSums;
 use super::quarters::{GpuQuarter, QuarterDraft};
 use super::reasons::{FileReasons, ReasonsDraft};
 use super::shared_gpus::{GpuOwners, ResolvedRuns, SharedRuns};
+use super::tree::ExportTree;
 use crate::accounting::billing::costs::LocalHour;
 use crate::accounting::billing::{
     Bill, BillDraft, BillLine, BillRate, BillRequest, BillTerms, DayHeader, DayRevision, DayRow, ExactMoney,
     ExportedFile, Fleet, FleetReasons, GpuConflict, LineDetail, LineFilter, LineRates, PriceBook, PricedSlot,
-    PricedSpan, RateKind, RateSchedule, StatedBudgets, days_between,
+    PricedSpan, RateKind, RateSchedule, StatedBudgets, days_between, list_first,
 };
 use crate::model::{
     Amounts, DAY, GpuId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc, VisibleAccount,
@@ -33,7 +34,6 @@ use crate::runtime::thread::map_in_order;
 
 /// A larger file is not read into memory as a whole.
 const IN_MEMORY: u64 = 32 << 20;
-const NAMES: usize = 5;
 
 #[derive(Clone, Debug)]
 pub struct ExportSource<'a> {
@@ -41,6 +41,51 @@ pub struct ExportSource<'a> {
     pub expected: Vec<ExpectedNode>,
     pub skip_damaged: bool,
     pub digests: bool,
+    /// The time now, where others write the directory: links are not followed, and nothing later is read.
+    pub untrusted_at: Option<Utc>,
+}
+
+impl<'a> ExportSource<'a> {
+    /// All that is in a directory, without a list of nodes.
+    pub const fn of(directory: &'a Path) -> Self {
+        Self { directory, expected: Vec::new(), skip_damaged: false, digests: false, untrusted_at: None }
+    }
+
+    /// The files, by date and ledger.
+    ///
+    /// # Errors
+    /// The directory cannot be read, or has none.
+    pub(super) fn days(&self) -> Result<Vec<DayPath>, ExportError> {
+        let Some(now) = self.untrusted_at else { return ExportDirectory(self.directory).days() };
+        let tree = ExportTree::read(self.directory, now, |_| true);
+        let tree = tree.map_err(|(path, error)| FileProblem::Io(error).at(&path))?;
+        let files = tree.dates.into_values().flatten().filter(|file| file.state.is_some());
+        let days: Vec<DayPath> = files.map(|file| file.day).collect();
+        if days.is_empty() { Err(ExportError::Empty(self.directory.to_owned())) } else { Ok(days) }
+    }
+
+    /// Up to where the last day is exported.
+    ///
+    /// # Errors
+    /// There is no export below the directory, or one of the last day cannot be read.
+    pub fn exported_until(&self) -> Result<Utc, ExportError> {
+        self.last_export(&self.days()?)
+    }
+
+    fn last_export(&self, all: &[DayPath]) -> Result<Utc, ExportError> {
+        let mut last = Utc(0);
+        for (place, day) in all.iter().enumerate().rev() {
+            if last.0 > 0 && all.get(place + 1).is_some_and(|next| next.date != day.date) {
+                break;
+            }
+            match DayFile::open(&day.path) {
+                Ok(file) => last = last.max(file.header().revision.settled_until),
+                Err(problem) if self.skip_damaged && problem.is_damage() => {}
+                Err(problem) => return Err(problem.at(&day.path)),
+            }
+        }
+        Ok(self.untrusted_at.map_or(last, |now| last.min(now)))
+    }
 }
 
 /// Makes bills, one after the other, each of a span in one currency; tells after each file how many were read, and how
@@ -80,8 +125,8 @@ fn make_bills_by_steps(
     request: &BillRequest,
     mut step: impl FnMut(usize, usize) -> Result<(), ExportError>,
 ) -> Result<Vec<Bill>, ExportError> {
-    let all = ExportDirectory(source.directory).days()?;
-    let exported_until = last_export(&all, source.skip_damaged)?;
+    let all = source.days()?;
+    let exported_until = source.last_export(&all)?;
     request.by_currency(
         |request| {
             let draft = FleetDraft::new(source, request, exported_until)?;
@@ -112,7 +157,7 @@ pub(super) struct SummedDate {
     pub(super) sums: DateSums,
     pub(super) facts: FleetFacts,
     pub(super) conflicts: Vec<GpuConflict>,
-    /// The GPUs and the revision of each file that was read, by its path.
+    /// What is remembered of each file that was read, by its path.
     pub(super) files: BTreeMap<PathBuf, FileContent>,
 }
 
@@ -337,7 +382,7 @@ pub(super) struct FleetFacts {
 pub(super) struct FileContent {
     pub(super) ledger: String,
     pub(super) node: String,
-    pub(super) revision: DayRevision,
+    pub(super) settled_until: Utc,
     /// The UUIDs of its GPUs, each with its index.
     pub(super) gpus: BTreeMap<Arc<str>, u32>,
 }
@@ -347,7 +392,7 @@ impl FileContent {
         Self {
             ledger: header.ledger.clone(),
             node: header.node.clone(),
-            revision: header.revision,
+            settled_until: header.revision.settled_until,
             gpus: header.gpus.iter().map(|gpu| (Arc::clone(&gpu.gpu.uuid), gpu.gpu.index)).collect(),
         }
     }
@@ -616,12 +661,10 @@ impl<'a> FleetDraft<'a> {
             Some(book) => book.currency().map(|currency| currency.to_string()),
             None => facts.currency,
         };
-        let counting = |(tenant, stated): (&String, &StatedBudgets)| {
-            Some((tenant.clone(), stated.counting(currency.as_deref())?.clone()))
-        };
-        let budgets = facts.budgets.iter();
-        let differing = budgets
-            .clone()
+        let tenant_budgets = StatedBudgets::all_counting(&facts.budgets, currency.as_deref());
+        let differing = facts
+            .budgets
+            .iter()
             .filter_map(|(tenant, stated)| stated.difference(tenant, currency.as_deref()))
             .collect();
         let mut bill = Bill {
@@ -640,7 +683,7 @@ impl<'a> FleetDraft<'a> {
             simulated: facts.is_simulated,
             unpriced: bill.unpriced.filter(|_| is_priced),
             tenant_attributes: facts.attributes,
-            tenant_budgets: budgets.filter_map(counting).collect(),
+            tenant_budgets,
             currency,
             ..bill
         };
@@ -678,15 +721,10 @@ impl<'a> FleetDraft<'a> {
     fn notes(&self) -> Vec<String> {
         let facts = &self.facts;
         let mut notes = Vec::new();
-        let list = |names: &[String]| {
-            let shown = names.iter().take(NAMES).cloned().collect::<Vec<_>>().join(", ");
-            let more = names.len().saturating_sub(NAMES);
-            if more > 0 { format!("{shown} and {more} more") } else { shown }
-        };
         let behind = facts.ends.values().filter(|(end, _)| end.plus(QUARTER_HOUR) < self.to);
         let behind: Vec<String> = behind.map(|(end, node)| format!("{node} (up to {end})")).collect();
         if !behind.is_empty() {
-            notes.push(format!("exports end before the bill: {}", list(&behind)));
+            notes.push(format!("exports end before the bill: {}", list_first(&behind)));
         }
         let twice: Vec<String> = facts
             .nodes
@@ -697,7 +735,7 @@ impl<'a> FleetDraft<'a> {
         if !twice.is_empty() {
             notes.push(format!(
                 "several ledgers have the same node name, and all are counted: {}",
-                list(&twice)
+                list_first(&twice)
             ));
         }
         if self.missing > TimeSum(0) {
@@ -709,12 +747,12 @@ impl<'a> FleetDraft<'a> {
         if !facts.skipped.is_empty() {
             let skipped: Vec<String> =
                 facts.skipped.iter().map(|(path, _)| path.display().to_string()).collect();
-            notes.push(format!("LEFT OUT, damaged: {}", list(&skipped)));
+            notes.push(format!("LEFT OUT, damaged: {}", list_first(&skipped)));
         }
         if !self.source.expected.is_empty() {
             let unexpected: Vec<String> = self.reports.unexpected().into_iter().map(str::to_owned).collect();
             if !unexpected.is_empty() {
-                notes.push(format!("not expected, and counted: {}", list(&unexpected)));
+                notes.push(format!("not expected, and counted: {}", list_first(&unexpected)));
             }
         }
         notes
@@ -764,27 +802,4 @@ fn unpriced(line: BillLine) -> BillLine {
         exact_energy: ExactMoney::ZERO,
         ..line
     }
-}
-
-/// Up to where the last day is exported.
-///
-/// # Errors
-/// There is no export below the directory, or one of the last day cannot be read.
-pub fn exported_until(directory: &Path, skip_damaged: bool) -> Result<Utc, ExportError> {
-    last_export(&ExportDirectory(directory).days()?, skip_damaged)
-}
-
-fn last_export(all: &[DayPath], skip_damaged: bool) -> Result<Utc, ExportError> {
-    let mut last = Utc(0);
-    for (place, day) in all.iter().enumerate().rev() {
-        if last.0 > 0 && all.get(place + 1).is_some_and(|next| next.date != day.date) {
-            break;
-        }
-        match DayFile::open(&day.path) {
-            Ok(file) => last = last.max(file.header().revision.settled_until),
-            Err(problem) if skip_damaged && problem.is_damage() => {}
-            Err(problem) => return Err(problem.at(&day.path)),
-        }
-    }
-    Ok(last)
 }

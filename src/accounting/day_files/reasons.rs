@@ -183,12 +183,7 @@ mod tests {
         let path = ExportDirectory(directory.path()).path_of(None, DAY, "x");
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, bytes).unwrap();
-        let source = ExportSource {
-            directory: directory.path(),
-            expected: Vec::new(),
-            skip_damaged: false,
-            digests: false,
-        };
+        let source = ExportSource::of(directory.path());
         let error = make_bills(&source, &BillRequest::default(), |_, _| {}).unwrap_err().to_string();
         let (named, problem) = error.split_once(": ").unwrap();
         assert_eq!(named, path.display().to_string());

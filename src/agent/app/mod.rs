@@ -95,6 +95,8 @@ pub enum StartError {
     Thread(#[from] thread::Error),
     #[error(transparent)]
     FleetCache(#[from] crate::accounting::day_files::CacheError),
+    #[error("there is no directory for the cache: set CACHE_DIRECTORY, XDG_CACHE_HOME or HOME")]
+    NoCacheDirectory,
 }
 
 impl StartError {

@@ -301,8 +301,7 @@ fn compare_exports(statement: &Statement, exports: &Path) -> Result<AccountCheck
             statement.files.len()
         )));
     }
-    let source =
-        ExportSource { directory: exports, digests: true, expected: Vec::new(), skip_damaged: false };
+    let source = ExportSource { digests: true, ..ExportSource::of(exports) };
     let request = BillRequest {
         from: Some(statement.bill.from),
         to: Some(statement.bill.to),

@@ -127,16 +127,16 @@ pub(super) async fn request_bill(
     };
     let (job, answer) = BillJob::new(question, wants_gzip);
     bills.jobs.try_send(job).map_err(|error| match error {
-        TrySendError::Full(_) => unavailable("too many bills are requested at once; try again"),
-        TrySendError::Closed(_) => unavailable("this agent has no ledger to read; its log says why"),
+        TrySendError::Full(_) => unavailable("too many requests wait for the account; try again"),
+        TrySendError::Closed(_) => unavailable("this server has no account to read; its log says why"),
     })?;
     match timeout(limit, answer).await {
         Ok(Ok(Ok(bill))) => Ok(bill),
         Ok(Ok(Err(BillRefusal { is_of_request: true, text }))) => Err((StatusCode::BAD_REQUEST, text)),
         Ok(Ok(Err(refusal))) => Err(unavailable(&refusal.text)),
-        Ok(Err(_)) => Err(unavailable("the ledger reader failed; the agent's log says why")),
+        Ok(Err(_)) => Err(unavailable("the reader of the account failed; the log of this server says why")),
         Err(_) => {
-            let line = format!("no bill within {} s; request a shorter period", limit.as_secs_f64());
+            let line = format!("no answer within {} s; ask for a shorter period", limit.as_secs_f64());
             Err((StatusCode::GATEWAY_TIMEOUT, line))
         }
     }

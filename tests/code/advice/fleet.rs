@@ -9,8 +9,7 @@ use super::node::ledger;
 
 fn advice(request: &AdviceRequest) -> Advice {
     let directory = ledger().exports();
-    let source =
-        ExportSource { directory: &directory, expected: Vec::new(), skip_damaged: false, digests: false };
+    let source = ExportSource::of(&directory);
     make_advice(&source, request, |_, _| Ok(())).unwrap()
 }
 

@@ -61,7 +61,7 @@ fn advice(nodes: &[&str], request: &AdviceRequest) -> Advice {
     };
     let directory = WRITTEN.exports();
     let expected = nodes.iter().map(expected).collect();
-    let source = ExportSource { directory: &directory, expected, skip_damaged: false, digests: false };
+    let source = ExportSource { expected, ..ExportSource::of(&directory) };
     make_advice(&source, request, |_, _| Ok(())).unwrap()
 }
 

@@ -33,7 +33,7 @@ pub(super) fn only_file(directory: &Path) -> PathBuf {
 }
 
 pub(super) fn source(directory: &Path) -> ExportSource<'_> {
-    ExportSource { directory, expected: Vec::new(), skip_damaged: false, digests: false }
+    ExportSource::of(directory)
 }
 
 pub(super) fn fleet_bill(source: &ExportSource<'_>, request: &BillRequest) -> Result<Bill, ExportError> {

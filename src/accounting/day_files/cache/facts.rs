@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
-use jiff::civil::Date;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::CacheError;
@@ -13,11 +11,9 @@ use super::store::{KeyReader, date_number};
 use crate::accounting::billing::costs::{
     CostFacts, CostNotice, CostRanges, CostRequest, CostSource, CostTenants,
 };
-use crate::accounting::billing::{ExactMoney, GpuConflict, StatedBudgets};
+use crate::accounting::billing::{ExactMoney, GpuConflict, StatedBudgets, list_first};
+use crate::accounting::day_files::directory::date_of;
 use crate::model::{DAY, QUARTER_HOUR, Utc};
-
-/// How many names are told in a sentence.
-const NAMES: usize = 5;
 
 #[derive(Debug, Default)]
 pub(super) struct PeriodFacts {
@@ -97,7 +93,6 @@ impl PeriodFacts {
             (None, Some(_)) => self.all.currency.clone_from(&found.currency),
             _ => {}
         }
-        let end_of_date = Utc((date + 1).unsigned_abs() * DAY.0);
         for (ledger, (end, node)) in found.ledgers {
             let known = self.dates.entry(ledger).or_default();
             if let Some(last) = known.last {
@@ -107,7 +102,7 @@ impl PeriodFacts {
                     known.missing.push(last);
                 }
             }
-            (known.node, known.last, known.end) = (node, Some(date), end.min(end_of_date));
+            (known.node, known.last, known.end) = (node, Some(date), end);
         }
         self.all.simulated |= found.simulated;
         self.all.example |= found.example;
@@ -127,7 +122,7 @@ impl PeriodFacts {
             Ok(format!("{}: {}", row.get::<_, String>(0)?, row.get::<_, String>(1)?))
         };
         self.unreadable = select.query_map(params![dates[0], dates[1]], read)?.collect::<Result<_, _>>()?;
-        let sql = "SELECT date, before, after FROM changed_date WHERE date BETWEEN ? AND ? ORDER BY id";
+        let sql = "SELECT date, before, after FROM changed_date WHERE date BETWEEN ? AND ? ORDER BY date";
         let mut select = connection.prepare_cached(sql)?;
         let mut rows = select.query(dates)?;
         while let Some(row) = rows.next()? {
@@ -145,10 +140,7 @@ impl PeriodFacts {
 
     pub(super) fn tenants(&self) -> CostTenants {
         let currency = self.all.currency.as_deref();
-        let counting = |(tenant, stated): (&String, &StatedBudgets)| {
-            Some((tenant.clone(), stated.counting(currency)?.clone()))
-        };
-        let budgets = self.all.budgets.iter().filter_map(counting).collect();
+        let budgets = StatedBudgets::all_counting(&self.all.budgets, currency);
         CostTenants { attributes: self.all.attributes.clone(), budgets }
     }
 
@@ -199,7 +191,7 @@ impl PeriodFacts {
         let open = self.dates.values().filter(|ledger| !ledger.missing.is_empty());
         let open = open.map(|ledger| {
             let days: Vec<String> = ledger.missing.iter().map(|date| name_of(*date)).collect();
-            format!("{} ({})", ledger.node, list(&days))
+            format!("{} ({})", ledger.node, list_first(&days))
         });
         let open: Vec<String> = open.collect();
         if self.all.example {
@@ -218,7 +210,7 @@ impl PeriodFacts {
             }
             let changed: BTreeSet<String> = self.changed.iter().map(|one| name_of(one.date)).collect();
             if !changed.is_empty() {
-                let days = list(&Vec::from_iter(changed));
+                let days = list_first(changed);
                 tell("changed_day", format!("Exports of past days were changed: {days}."));
             }
             return notices;
@@ -236,7 +228,7 @@ impl PeriodFacts {
             ("changed_day", "Past days were changed", self.changed.iter().map(ChangedDate::told).collect()),
         ] {
             if !found.is_empty() {
-                tell(kind, format!("{text}: {}.", list(&found)));
+                tell(kind, format!("{text}: {}.", list_first(&found)));
             }
         }
         notices
@@ -263,15 +255,5 @@ impl ChangedDate {
 }
 
 fn name_of(date: i64) -> String {
-    let date: Date =
-        Timestamp::from(Utc(date.unsigned_abs() * DAY.0)).to_zoned(jiff::tz::TimeZone::UTC).date();
-    date.to_string()
-}
-
-fn list(names: &[String]) -> String {
-    let shown = names.iter().take(NAMES).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMES) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
+    date_of(Utc(date.unsigned_abs() * DAY.0))
 }

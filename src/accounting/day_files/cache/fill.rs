@@ -12,12 +12,12 @@ use super::store::{
     BY_HOUR, BY_NODE, BY_WORKLOAD, DateWriter, KeyReader, date_number, day_number, day_of, ids_of, read_rows,
 };
 use super::sums::{DateSums, WorkloadSums};
-use super::tree::{ExportTree, TreeFile};
 use super::{CacheError, CostCache};
 use crate::accounting::billing::costs::{CostKey, CostWorkload, local_hours};
 use crate::accounting::billing::{BillRequest, GpuConflict, StatedBudgets, day_begin};
 use crate::accounting::day_files::error::{ExportError, FileProblem};
 use crate::accounting::day_files::fleet::{ExportSource, FileContent, SummedDate, sum_date};
+use crate::accounting::day_files::tree::{ExportTree, TreeFile};
 use crate::model::{DAY, GpuId, HolderId, Utc};
 use crate::runtime::clock::Stop;
 
@@ -48,7 +48,7 @@ pub(super) struct DateFacts {
     pub(super) simulated: bool,
     pub(super) example: bool,
     pub(super) clusters: BTreeSet<String>,
-    /// Up to where each ledger is exported, at most to the end of the date, and its node.
+    /// Up to where each ledger is exported, and its node.
     pub(super) ledgers: BTreeMap<String, (Utc, String)>,
     pub(super) attributes: BTreeMap<String, BTreeMap<String, String>>,
     pub(super) budgets: BTreeMap<String, StatedBudgets>,
@@ -106,23 +106,17 @@ impl CostCache {
         let today = date_number(now);
         let is_wanted = |date: i64| scope == LookScope::All || date > today - RECENT;
         let number = |day: Date| date_number(day_begin(day, &jiff::tz::TimeZone::UTC).unwrap_or_default());
-        let tree = ExportTree::read(&self.exports, |day| is_wanted(number(day)));
+        let tree = ExportTree::read(&self.exports, now, |day| is_wanted(number(day)));
         let tree = tree.map_err(|(path, error)| CacheError::File { path, error })?;
-        let mut refused = tree.refused;
-        let mut dates: BTreeMap<i64, Vec<TreeFile>> = BTreeMap::new();
-        for (day, files) in tree.dates {
-            if number(day) > today + 1 {
-                refused.push(format!("date={day}: it is in the future"));
-            } else {
-                dates.insert(number(day), files);
-            }
-        }
+        let dates = tree.dates.into_iter().map(|(day, files)| (number(day), files));
+        let mut dates: BTreeMap<i64, Vec<TreeFile>> = dates.collect();
         let known = self.known_dates()?;
         // A directory that is not mounted has no files either.
         if tree.clusters == 0 || (dates.is_empty() && (scope == LookScope::All || known.is_empty())) {
             return Err(CacheError::Empty(self.exports.clone()));
         }
-        known.into_iter().filter(|date| is_wanted(*date)).for_each(|date| {
+        // Where the clock was set back, nothing is known of the files of later dates.
+        known.into_iter().filter(|date| is_wanted(*date) && *date <= today + 1).for_each(|date| {
             dates.entry(date).or_default();
         });
         let mut changed = Vec::new();
@@ -133,18 +127,25 @@ impl CostCache {
             let found = found.iter().map(|(path, state)| (path.as_str(), *state));
             if !found.eq(known.iter().map(|(path, file)| (path.as_str(), file.state.as_str()))) {
                 changed.push((date, files, known));
+            } else if date <= today - RECENT {
+                let confirm = "UPDATE date SET is_past = TRUE WHERE date = ? AND NOT is_past";
+                self.connection.prepare_cached(confirm)?.execute([date])?;
             }
         }
-        let total = changed.len();
+        let (total, mut filled, mut is_gone) = (changed.len(), 0, false);
         for (done, (date, files, known)) in changed.into_iter().enumerate() {
             if stop.is_called() {
                 break;
             }
             progress(done, total);
-            self.fill(date, files, &known, today)?;
+            is_gone |= files.is_empty();
+            filled += usize::from(self.fill(date, &files, &known, today)?);
+        }
+        if is_gone {
+            prune(&self.connection)?;
         }
         progress(total, total);
-        Ok(Looked { filled: total, refused })
+        Ok(Looked { filled, refused: tree.refused })
     }
 
     fn relative(&self, path: &Path) -> String {
@@ -152,7 +153,9 @@ impl CostCache {
     }
 
     fn known_dates(&self) -> Result<Vec<i64>, CacheError> {
-        let mut select = self.connection.prepare_cached("SELECT date FROM date ORDER BY date")?;
+        let mut select = self
+            .connection
+            .prepare_cached("SELECT date FROM date UNION SELECT date FROM file ORDER BY date")?;
         let dates = select.query_map([], |row| row.get(0))?;
         Ok(dates.collect::<Result<_, _>>()?)
     }
@@ -171,30 +174,42 @@ impl CostCache {
         Ok(known)
     }
 
+    /// Sums a date anew, and returns whether it could. One that cannot be summed keeps what it had, and is summed again when one
+    /// of its files changes.
     fn fill(
         &mut self,
         date: i64,
-        files: Vec<TreeFile>,
+        files: &[TreeFile],
+        known: &BTreeMap<String, KnownFile>,
+        today: i64,
+    ) -> Result<bool, CacheError> {
+        match self.store(date, files, known, today) {
+            Ok(()) => Ok(true),
+            Err(error @ (CacheError::Export(_) | CacheError::Sum(_))) => {
+                self.keep(date, files, known, &error)?;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn store(
+        &mut self,
+        date: i64,
+        files: &[TreeFile],
         known: &BTreeMap<String, KnownFile>,
         today: i64,
     ) -> Result<(), CacheError> {
         let old = date_facts(&self.connection, date)?;
-        let new = match self.sum(date, &files) {
-            Ok(summed) => self.new_date(date, &files, known, (summed, old.as_ref()))?,
-            // The date keeps what it had; a file that has changed is tried again.
-            Err(error) => return self.keep(date, &files, known, &error),
-        };
+        let new = self.new_date(date, files, known, (self.sum(date, files)?, old.as_ref()))?;
         let is_past = date <= today - RECENT;
-        let (before, after) = (old.map(|old| old.total), &new.facts.total);
-        let change = before.filter(|before| is_past && before != after);
         let transaction = self.connection.transaction()?;
-        write(&transaction, date, &new)?;
-        if let Some(before) = change {
-            let now = today.saturating_mul(DAY.0.cast_signed());
-            let insert = "INSERT INTO changed_date (date, noticed_ns, before, after) VALUES (?, ?, ?, ?)";
-            let (before, after) = (serde_json::to_string(&before)?, serde_json::to_string(after)?);
-            transaction.execute(insert, params![date, now, before, after])?;
+        let was_past = "SELECT is_past FROM date WHERE date = ?";
+        let was_past = transaction.query_row(was_past, [date], |row| row.get(0)).optional()?.unwrap_or(false);
+        if let Some(old) = old.filter(|_| was_past) {
+            note_change(&transaction, date, [&old.total, &new.facts.total])?;
         }
+        write(&transaction, date, &new, is_past)?;
         Ok(transaction.commit()?)
     }
 
@@ -203,8 +218,7 @@ impl CostCache {
         let to = from.plus(DAY);
         let zone = self.zone.clone();
         let request = BillRequest { from: Some(from), to: Some(to), zone, ..BillRequest::default() };
-        let (directory, expected) = (self.exports.as_path(), Vec::new());
-        let source = ExportSource { directory, expected, skip_damaged: true, digests: false };
+        let source = ExportSource { skip_damaged: true, ..ExportSource::of(&self.exports) };
         let regular = files.iter().filter(|file| file.state.is_some());
         let files = regular.map(|file| file.day.clone()).collect();
         sum_date(&source, &request, files, local_hours([from, to], &self.zone))
@@ -242,11 +256,9 @@ impl CostCache {
         if !gpus.is_empty() {
             sums.replace(&gpus, workloads_of(&self.connection, date, &gpus)?);
         }
-        let end = Utc((date + 1).unsigned_abs() * DAY.0);
-        let ends = facts.ends.into_iter().map(|(ledger, (at, node))| (ledger, (at.min(end), node)));
-        let mut ledgers: BTreeMap<String, (Utc, String)> = ends.collect();
+        let mut ledgers = facts.ends;
         for file in &kept {
-            let of_file = (file.revision.settled_until.min(end), file.node.clone());
+            let of_file = (file.settled_until, file.node.clone());
             ledgers.entry(file.ledger.clone()).or_insert(of_file);
         }
         let old = old.filter(|_| !kept.is_empty()).cloned().unwrap_or_default();
@@ -272,20 +284,26 @@ impl CostCache {
 
     /// Leaves a date as it was, and notes why.
     fn keep(
-        &self,
+        &mut self,
         date: i64,
         files: &[TreeFile],
         known: &BTreeMap<String, KnownFile>,
-        error: &ExportError,
+        error: &CacheError,
     ) -> Result<(), CacheError> {
         tracing::warn!(%error, "a date of the exports keeps the sums that it had");
         let files = files.iter().enumerate().map(|(place, file)| {
             let path = self.relative(&file.day.path);
-            let content = known.get(&path).and_then(|file| file.content.clone());
+            let last = known.get(&path);
+            // One that could not be opened is still read again at each look.
+            let is_again = last.is_some_and(|last| last.state.is_empty());
+            let state = if is_again { String::new() } else { file.known_state().to_owned() };
             let problem = (place == 0).then(|| format!("{error}; the day keeps the sums that it had"));
-            NewFile { path, state: file.known_state().to_owned(), content, problem }
+            NewFile { path, state, content: last.and_then(|last| last.content.clone()), problem }
         });
-        write_files(&self.connection, date, &files.collect::<Vec<_>>())
+        let files: Vec<NewFile> = files.collect();
+        let transaction = self.connection.transaction()?;
+        write_files(&transaction, date, &files)?;
+        Ok(transaction.commit()?)
     }
 }
 
@@ -295,7 +313,41 @@ pub(super) fn date_facts(connection: &Connection, date: i64) -> Result<Option<Da
     Ok(text.as_deref().map(serde_json::from_str).transpose()?)
 }
 
-fn write(connection: &Connection, date: i64, new: &NewDate) -> Result<(), CacheError> {
+/// Remembers what a date had when it was past, beside what it has now; nothing where both are the same.
+fn note_change(
+    connection: &Connection,
+    date: i64,
+    [before, after]: [&DateTotal; 2],
+) -> Result<(), CacheError> {
+    let known = "SELECT before FROM changed_date WHERE date = ?";
+    let known: Option<String> = connection.query_row(known, [date], |row| row.get(0)).optional()?;
+    let before = known.map_or_else(|| serde_json::to_string(before), Ok)?;
+    let after = serde_json::to_string(after)?;
+    connection.execute("DELETE FROM changed_date WHERE date = ?", [date])?;
+    if before != after {
+        let insert = "INSERT INTO changed_date (date, before, after) VALUES (?, ?, ?)";
+        connection.execute(insert, params![date, before, after])?;
+    }
+    Ok(())
+}
+
+/// Forgets what only dates had that are gone.
+fn prune(connection: &Connection) -> Result<(), CacheError> {
+    let of_workloads = ["gpu", "holder", "labels"].map(|name| format!("SELECT {name} FROM by_workload"));
+    let of_keys = ["node", "model", "tenant", "class"].map(|name| format!("SELECT {name} FROM cost_key"));
+    let of_hours = "SELECT tenant FROM by_hour".to_owned();
+    let names = of_workloads.into_iter().chain(of_keys).chain([of_hours]).collect::<Vec<_>>().join(" UNION ");
+    connection.execute_batch(&format!(
+        "BEGIN;
+        DELETE FROM cost_key WHERE id NOT IN (SELECT key FROM by_node);
+        DELETE FROM gpu WHERE gpu NOT IN (SELECT gpu FROM by_workload);
+        DELETE FROM name WHERE id NOT IN ({names});
+        COMMIT"
+    ))?;
+    Ok(())
+}
+
+fn write(connection: &Connection, date: i64, new: &NewDate, is_past: bool) -> Result<(), CacheError> {
     let mut writer = DateWriter::new(connection, date);
     writer.clear(new.keeps_hours)?;
     let mut rows = Vec::new();
@@ -333,8 +385,8 @@ fn write(connection: &Connection, date: i64, new: &NewDate) -> Result<(), CacheE
         return Ok(());
     }
     let facts = serde_json::to_string(&new.facts)?;
-    let insert = "INSERT OR REPLACE INTO date (date, currency, facts) VALUES (?, ?, ?)";
-    connection.execute(insert, params![date, new.facts.currency, facts])?;
+    let insert = "INSERT OR REPLACE INTO date (date, currency, is_past, facts) VALUES (?, ?, ?, ?)";
+    connection.execute(insert, params![date, new.facts.currency, is_past, facts])?;
     Ok(())
 }
 

@@ -10,10 +10,10 @@ mod reduce;
 mod report;
 mod store;
 mod sums;
-mod tree;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,6 +26,7 @@ pub use report::CostCacheReader;
 pub(super) use sums::DateSums;
 
 use self::store::{BY_HOUR, BY_NODE, BY_WORKLOAD, SCHEMA, TABLES};
+use super::control::digest_of;
 use super::error::ExportError;
 use crate::accounting::billing::{MoneyOverflow, SumOverflow, zone_name};
 use crate::model::Utc;
@@ -58,6 +59,13 @@ impl From<MoneyOverflow> for CacheError {
     fn from(overflow: MoneyOverflow) -> Self {
         Self::Sum(overflow.into())
     }
+}
+
+/// A name for the cache of a directory.
+pub fn cache_name(exports: &Path) -> String {
+    let exports = fs::canonicalize(exports).unwrap_or_else(|_| exports.to_owned());
+    let digest = digest_of(exports.as_os_str().as_bytes());
+    format!("fleet-{}", digest.get(..16).unwrap_or_default())
 }
 
 /// How long a lock of the cache is waited for: a server that was stopped has it for a moment.

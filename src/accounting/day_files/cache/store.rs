@@ -17,7 +17,7 @@ use crate::accounting::billing::{ExactMoney, MoneyOverflow};
 use crate::model::{EnergySum, Money, NodeIdentity, TimeSum, Utc};
 
 /// Another one is deleted and filled again.
-pub(super) const SCHEMA: i64 = 2;
+pub(super) const SCHEMA: i64 = 3;
 
 pub(super) const TABLES: &str = "
     CREATE TABLE made_for (text TEXT NOT NULL);
@@ -26,14 +26,14 @@ pub(super) const TABLES: &str = "
         id INTEGER PRIMARY KEY, node INTEGER NOT NULL, model INTEGER NOT NULL, tenant INTEGER NOT NULL,
         class INTEGER NOT NULL, UNIQUE (node, model, tenant, class)
     );
-    CREATE TABLE date (date INTEGER PRIMARY KEY, currency TEXT, facts TEXT NOT NULL);
+    CREATE TABLE date (
+        date INTEGER PRIMARY KEY, currency TEXT, is_past INTEGER NOT NULL, facts TEXT NOT NULL
+    );
     CREATE TABLE file (
         date INTEGER NOT NULL, path TEXT NOT NULL, state TEXT NOT NULL, content TEXT, problem TEXT,
         PRIMARY KEY (date, path)
     ) WITHOUT ROWID;
-    CREATE TABLE changed_date (
-        id INTEGER PRIMARY KEY, date INTEGER NOT NULL, noticed_ns INTEGER NOT NULL, before TEXT NOT NULL, after TEXT NOT NULL
-    );
+    CREATE TABLE changed_date (date INTEGER PRIMARY KEY, before TEXT NOT NULL, after TEXT NOT NULL);
     CREATE TABLE gpu (gpu INTEGER PRIMARY KEY, place INTEGER NOT NULL, date INTEGER NOT NULL);";
 
 /// A table of sums and the columns that tell its rows apart.

@@ -20,7 +20,8 @@ use crate::accounting::day_files::{
 };
 use crate::model::VisibleAccount;
 use crate::output::serve::{BillJob, BillRefusal, BillReply, LedgerQuestion};
-use crate::runtime::thread::{self, Thread};
+use crate::runtime::clock::system_now;
+use crate::runtime::thread::{self, Thread, VitalThreads};
 
 /// Further requests are refused at once.
 const QUEUE_LENGTH: usize = 16;
@@ -34,7 +35,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) fn start(self) -> Result<mpsc::Sender<BillJob>, thread::Error> {
+    pub(super) fn start(self, vital: &VitalThreads) -> Result<mpsc::Sender<BillJob>, thread::Error> {
         let (sender, jobs) = mpsc::channel(QUEUE_LENGTH);
         // A job comes with the only place, or is refused.
         let (files, of_files) = sync_channel::<(BillJob, OwnedSemaphorePermit)>(1);
@@ -54,7 +55,7 @@ impl Answers {
             }
         })?;
         let mut statements = KnownStatements::new(self.statements.clone());
-        Thread::start("costs", move || self.answer_all(jobs, &files, &mut statements))?;
+        Thread::start_vital("costs", vital, move || self.answer_all(jobs, &files, &mut statements))?;
         Ok(sender)
     }
 
@@ -79,7 +80,7 @@ impl Answers {
                     // The thread is gone where the server stops.
                     Ok(place) => drop(files.try_send((BillJob { question, reply }, place))),
                     Err(_) => {
-                        let text = "another bill is being made from the exports; try again soon".to_owned();
+                        let text = "another answer is being made from the exports; try again soon".to_owned();
                         reply.send(Err(BillRefusal { is_of_request: false, text }));
                     }
                 },
@@ -95,10 +96,13 @@ impl Answers {
     ) -> Result<String, BillRefusal> {
         let look = self.shared.status.look();
         if look.ended.is_none() {
-            return Err(refusal(&CacheError::Unfilled));
+            return Err(not_of_request(&CacheError::Unfilled, &VisibleAccount::Everything));
         }
-        let mut report: CostReport =
-            self.reader.costs(request, &look.refused, is_cancelled).map_err(|error| refusal(&error))?;
+        let report = self.reader.costs(request, &look.refused, is_cancelled);
+        let mut report: CostReport = report.map_err(|error| match error {
+            CacheError::Request(text) => of_request(text),
+            error => not_of_request(&error, &request.visible),
+        })?;
         report.statement = statements.compared(request, &report);
         json(&report)
     }
@@ -141,11 +145,12 @@ impl Answers {
         let advice = make_advice(&self.source(), &request, |_, _| {
             if is_cancelled() { Err(ExportError::Cancelled) } else { Ok(()) }
         });
-        json(&advice.map_err(|error| BillRefusal { is_of_request: false, text: error.to_string() })?)
+        json(&advice.map_err(|error| not_of_request(&error, &request.visible))?)
     }
 
     fn source(&self) -> ExportSource<'_> {
-        ExportSource { directory: &self.exports, expected: Vec::new(), skip_damaged: true, digests: false }
+        let untrusted_at = Some(system_now().utc);
+        ExportSource { skip_damaged: true, untrusted_at, ..ExportSource::of(&self.exports) }
     }
 
     fn bills(
@@ -153,9 +158,10 @@ impl Answers {
         request: &BillRequest,
         is_cancelled: &(impl Fn() -> bool + Sync),
     ) -> Result<Vec<Bill>, BillRefusal> {
-        let made = make_bills_unless(&self.source(), request, is_cancelled).map_err(|error| {
-            let is_of_request = matches!(error, ExportError::Grid(_) | ExportError::Book(_));
-            BillRefusal { is_of_request, text: error.to_string() }
+        let made = make_bills_unless(&self.source(), request, is_cancelled);
+        let made = made.map_err(|error| match error {
+            ExportError::Grid(_) | ExportError::Book(_) => of_request(error.to_string()),
+            error => not_of_request(&error, &request.visible),
         })?;
         let config = &self.shared.config().billing;
         let bills = made.into_iter().map(|bill| Bill {
@@ -184,8 +190,15 @@ where
     }
 }
 
-fn refusal(error: &CacheError) -> BillRefusal {
-    BillRefusal { is_of_request: matches!(error, CacheError::Request(_)), text: error.to_string() }
+/// The error as it is for a reader of everything. It may name files, of which others see nothing.
+fn not_of_request(error: &dyn std::fmt::Display, visible: &VisibleAccount) -> BillRefusal {
+    let text = if *visible == VisibleAccount::Everything {
+        error.to_string()
+    } else {
+        tracing::warn!(%error, "a reader of some tenants has no answer");
+        "the exports cannot be read; the log of this server says why".to_owned()
+    };
+    BillRefusal { is_of_request: false, text }
 }
 
 const fn of_request(text: String) -> BillRefusal {

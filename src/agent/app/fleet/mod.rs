@@ -6,7 +6,7 @@ mod answers;
 mod keeper;
 mod statements;
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::local_reader::{local_reader, start_owners};
 use super::reload::{ReloadSources, reload_web, reread, start_watching};
 use super::web::{self, WebSource};
 use super::{IO_TIMEOUT, RUNNING, StartError, io, server_limits};
-use crate::accounting::day_files::CostCache;
+use crate::accounting::day_files::{CostCache, cache_name};
 use crate::agent::resolvers::users::watched_groups;
 use crate::config::{Config, ConfigFile, ListenAddress};
 use crate::holders::host::{UserDatabase, agent_usage};
@@ -70,7 +70,7 @@ pub fn run_fleet(launch: FleetLaunch) -> Result<(), StartError> {
     let bound = serve::bind(&launch.listen, serve::MetricNames::Native)?;
     bound.listeners.iter().for_each(|listener| listener.log(&access.current()));
     let zone = launch.config.billing.time_zone.clone().unwrap_or_else(system_zone);
-    let directory = cache_directory(&launch.exports);
+    let directory = cache_directory(&launch.exports, |name| std::env::var_os(name))?;
     let cache = CostCache::open(&directory, &launch.exports, zone, system_now().utc)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -93,7 +93,7 @@ pub fn run_fleet(launch: FleetLaunch) -> Result<(), StartError> {
         statements: launch.statements,
         shared: Arc::clone(&shared),
     };
-    let site = site(answers)?;
+    let site = site(answers, &vital)?;
     let signals = io::Signals { stop: shared.stop.clone(), reloads };
     let io = io::start(bound, site, signals, &vital)?;
     let keeper = keeper::start(cache, &shared, &vital)?;
@@ -110,7 +110,7 @@ pub fn run_fleet(launch: FleetLaunch) -> Result<(), StartError> {
     vital.first_failure().map_or(Ok(()), |thread| Err(StartError::ThreadFailed(thread)))
 }
 
-fn site(answers: Answers) -> Result<serve::Site, StartError> {
+fn site(answers: Answers, vital: &VitalThreads) -> Result<serve::Site, StartError> {
     let shared = Arc::clone(&answers.shared);
     let config = shared.config();
     let users = Arc::new(UserDatabase::of_host(Path::new("/")));
@@ -125,7 +125,7 @@ fn site(answers: Answers) -> Result<serve::Site, StartError> {
         owners: start_owners(&shared.stop)?,
         local_reader: local_reader(&users, readers),
         zone: answers.reader.zone().clone(),
-        bills: serve::BillQueue::new(answers.start()?),
+        bills: serve::BillQueue::new(answers.start(vital)?),
         access: Arc::clone(&shared.access),
         limits: serve::ServerLimits { bill: LONGEST_ANSWER, ..server_limits() },
     })
@@ -164,19 +164,36 @@ fn reload(sources: &mut ReloadSources, shared: &FleetShared) -> String {
     outcome.unwrap_or_else(|status| status)
 }
 
-/// Where the cache is: in `CACHE_DIRECTORY`, which systemd sets, else in a directory of its own among the user's caches, or
-/// where there are none, among temporary files.
-fn cache_directory(exports: &Path) -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(directory) = variable("CACHE_DIRECTORY") {
-        return directory;
-    }
-    let mut hasher = DefaultHasher::new();
-    std::fs::canonicalize(exports).unwrap_or_else(|_| exports.to_owned()).hash(&mut hasher);
-    let name = format!("fleet-{:016x}", hasher.finish());
-    let of_user = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    match of_user {
-        Some(caches) => caches.join("gpumeter").join(name),
-        None => std::env::temp_dir().join(format!("gpumeter-{name}")),
+/// Where the cache is: in `CACHE_DIRECTORY`, which systemd sets, else in a directory of its own among the user's caches.
+fn cache_directory(
+    exports: &Path,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<PathBuf, StartError> {
+    let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let of_user = || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
+    let of_exports = || Some(of_user()?.join("gpumeter").join(cache_name(exports)));
+    path("CACHE_DIRECTORY").or_else(of_exports).ok_or(StartError::NoCacheDirectory)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_is_where_the_environment_says_and_never_among_temporary_files() {
+        let of = |variables: &[(&str, &str)]| {
+            let value = |name: &str| {
+                variables.iter().find(|(given, _)| *given == name).map(|(_, value)| value.into())
+            };
+            cache_directory(Path::new("/exports/of/nobody"), value).map(|path| path.display().to_string())
+        };
+        // Another release finds it again.
+        const NAME: &str = "fleet-5c6e9204aada14ce";
+        let (home, empty) = (("HOME", "/home/a"), ("XDG_CACHE_HOME", ""));
+        assert_eq!(of(&[home, ("CACHE_DIRECTORY", "/c")]).unwrap(), "/c");
+        assert_eq!(of(&[home, empty]).unwrap(), format!("/home/a/.cache/gpumeter/{NAME}"));
+        assert_eq!(of(&[home, ("XDG_CACHE_HOME", "/x")]).unwrap(), format!("/x/gpumeter/{NAME}"));
+        assert!(of(&[]).unwrap_err().to_string().contains("CACHE_DIRECTORY"));
     }
 }

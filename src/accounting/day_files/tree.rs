@@ -6,9 +6,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use jiff::civil::Date;
+use jiff::tz::TimeZone;
 
-use crate::accounting::day_files::directory::{DayPath, FILE};
+use super::directory::{DayPath, FILE};
+use crate::model::{DAY, Utc};
 
 /// What is found below a directory.
 #[derive(Debug, Default)]
@@ -35,12 +38,17 @@ impl TreeFile {
 }
 
 impl ExportTree {
-    /// Looks at all files of the dates that are wanted.
+    /// Looks at all files of the dates that are wanted, up to tomorrow.
     ///
     /// # Errors
     /// A directory cannot be read. Then nothing is known of the files below it.
-    pub(super) fn read(root: &Path, is_wanted: impl Fn(Date) -> bool) -> Result<Self, (PathBuf, io::Error)> {
+    pub(super) fn read(
+        root: &Path,
+        now: Utc,
+        is_wanted: impl Fn(Date) -> bool,
+    ) -> Result<Self, (PathBuf, io::Error)> {
         let mut tree = Self::default();
+        let last = Timestamp::from(now.plus(DAY)).to_zoned(TimeZone::UTC).date();
         let clusters = tree.folders(root, "cluster=")?;
         tree.clusters = clusters.len();
         for (cluster, path) in clusters {
@@ -49,6 +57,10 @@ impl ExportTree {
                     tree.refused.push(format!("{} is no date", path.display()));
                     continue;
                 };
+                if day > last {
+                    tree.refused.push(format!("date={day}: it is in the future"));
+                    continue;
+                }
                 if !is_wanted(day) {
                     continue;
                 }
