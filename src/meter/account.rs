@@ -22,7 +22,7 @@ use energy::{EnergyDelta, EnergyMeter};
 use open_span::{OpenSpan, SpanGrants};
 use slots::{Division, Slots};
 
-pub(super) use energy::ENERGY;
+pub(super) use energy::{ENERGY, idle_power_of};
 
 pub(super) struct Account {
     /// End of the last span.

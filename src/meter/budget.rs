@@ -1,7 +1,7 @@
 //! The limit on the series of a snapshot, and what is left off above it.
 //!
 //! The series of GPUs and of the agent itself are always published. What remains of the limit goes to tenants' accounts
-//! first, then to workloads' accounts, budgets and costs of the month, holdings, workloads and processes. Series that are left off are counted by family.
+//! first, then to workloads' accounts, budgets and costs of the month, what is held without use, holdings, workloads and processes. Series that are left off are counted by family.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +20,7 @@ pub(super) enum SeriesList {
     WorkloadAccounts,
     Budgets,
     MonthCosts,
+    Unused,
     Holdings,
     Workloads,
     Processes,
@@ -34,6 +35,7 @@ impl SeriesList {
             (Self::Processes, Rows::Process(points)) => points.len(),
             (Self::Budgets, Rows::Account(AccountRows::Budget))
             | (Self::MonthCosts, Rows::Account(AccountRows::MonthCost))
+            | (Self::Unused, Rows::Account(AccountRows::Unused))
             | (Self::Holdings, Rows::Account(AccountRows::Holding))
             | (Self::Workloads, Rows::Account(AccountRows::WorkloadInfo)) => 1,
             _ => 0,

@@ -30,6 +30,7 @@ mod identify;
 mod integrate;
 mod judge;
 mod last_hour;
+mod left_memory;
 mod links;
 mod location;
 mod numbers;
@@ -42,6 +43,7 @@ mod settle;
 mod support;
 mod sxids;
 mod unified_memory;
+mod unused;
 mod versions;
 mod xids;
 
@@ -77,10 +79,12 @@ use grants::GrantMatches;
 use integrate::GR_ENGINE;
 use judge::{GpuHealthTracker, UnplacedXids};
 use last_hour::LastHour;
+use left_memory::LeftMemory;
 use location::GpuLocation;
 use numbers::MeterCounters;
 use publish::Publisher;
 use sxids::Sxids;
+use unused::UnusedHoldings;
 use versions::HolderVersions;
 use xids::Xids;
 
@@ -185,6 +189,8 @@ struct TrackedGpu {
     in_session: SessionGpu,
     labels: GpuLabels,
     account: Account,
+    unused: UnusedHoldings,
+    left_memory: LeftMemory,
     xids: Xids,
     health: GpuHealthTracker,
     frame: Option<Arc<Frame>>,
@@ -465,7 +471,9 @@ impl Meter {
         let frame: Arc<Frame> = Arc::from(frame);
         gpu.update_support(&frame, self.policy.level);
         let timed = TimedFrame { gpu: &gpu.in_session, at, frame: &frame };
+        gpu.unused.note_processes(at, &frame.processes);
         let busy = gpu.account.add_frame(timed, identities, &self.policy);
+        gpu.left_memory.add(at, &frame, gpu.account.slots.count_holdings() > 0);
         for rejection in gpu.integrate(&frame, busy, self.policy.intervals[Tier::Medium as usize]) {
             self.counters.reject(rejection, 1);
         }
@@ -494,6 +502,8 @@ impl TrackedGpu {
             in_session: SessionGpu::from(&id),
             id,
             account,
+            unused: UnusedHoldings::default(),
+            left_memory: LeftMemory::default(),
             health: GpuHealthTracker::default(),
             frame: None,
             integrals: vec![Err(Absence::NotYet); INTEGRALS],

@@ -12,6 +12,7 @@ use super::published_accounts::{AccountPublisher, AccountSources, instance_label
 use super::published_month::PublishedMonth;
 use super::roster::RosterEntries;
 use super::support::sources;
+use super::unused::unused_entries;
 use super::{Inputs, Meter, Policy, Services, TrackedGpu};
 use crate::accounting::batches::SlotTotal;
 use crate::accounting::billing::{Month, PricedSlot, RateKind, RateSchedule};
@@ -40,8 +41,7 @@ impl Publisher {
         let gpus = meter.published_gpus();
         let states: Vec<GpuState> = gpus.iter().map(|gpu| meter.gpu_state(gpu, now, inputs)).collect();
         let prices = self.update_prices(meter, &gpus, at);
-        let numbers = self.agent_numbers(meter, now, inputs, &gpus, &states);
-        let (agent_entries, agent) = numbers.sorted();
+        let (agent_entries, agent) = self.agent_numbers(meter, now, inputs, &gpus, &states).sorted();
         let own = gpus.iter().zip(&states).map(|(gpu, state)| own_series(gpu, state, policy.level));
         let left = policy.series.saturating_sub(own.chain(agent.iter().map(series)).sum());
         let mut budget = SeriesBudget { level: policy.level, dropped: &mut self.dropped, left };
@@ -49,21 +49,22 @@ impl Publisher {
         let accounts = self.accounts.update(sources, &mut budget);
         let month = self.month.update(meter.rule_schedule(), meter.accounts.month.as_ref(), &mut budget);
         self.entries.set_holders(&inputs.identities, &policy.allocations, meter.tenant_rules(at));
+        let unused = unused_entries(&gpus, &mut budget);
         let (holding_entries, holdings) = self.entries.holdings(&gpus, meter.first_seen(now), &mut budget);
         let mut lists = self.entries.list_processes(&gpus);
         let workloads = self.entries.workloads(&lists, &holding_entries, &mut budget);
         let down = lists.iter_mut().zip(&states).filter(|(_, state)| !state.is_up());
         down.for_each(|(list, _)| list.clear());
         let processes_listed = policy.level == Level::Full || policy.dcgm || inputs.wants_processes;
-        let listed =
-            processes_listed.then(|| self.entries.processes(&gpus, lists, policy.processes, &mut budget));
-        let (process_entries, processes) = listed.unwrap_or_default();
+        let listed = || self.entries.processes(&gpus, lists, policy.processes, &mut budget);
+        let (process_entries, processes) = processes_listed.then(listed).unwrap_or_default();
         let roster = Roster {
             gpus: gpus.iter().map(|gpu| gpu.entry()).collect(),
             processes: process_entries,
             accounts: Arc::clone(&accounts.tenants.entries),
             workload_accounts: Arc::clone(&accounts.workloads.entries),
             holdings: holding_entries,
+            unused,
             workloads,
             prices,
             month_costs: month.entries,
@@ -248,6 +249,7 @@ impl TrackedGpu {
             xid_actions: self.xids.actions(),
             xids_since: xids.since,
             health: Arc::clone(&self.health.verdict),
+            memory_left_since: self.left_memory.since(),
             dcgm: None,
         }
     }

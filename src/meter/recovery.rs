@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::account::Account;
+use super::unused::UnusedHoldings;
 use super::versions::HolderVersions;
 use super::{Meter, TrackedGpu};
 use crate::accounting::batches::{Expected, LedgerBatch, Recovered, Resumed};
@@ -17,10 +18,12 @@ impl Meter {
         (self.received, self.has_new_grants) = (None, true);
         for gpu in self.gpus.values_mut() {
             gpu.account = Account::begin(begun);
+            gpu.unused = UnusedHoldings::default();
         }
         for (uuid, known) in recovered.gpus {
             let counter = known.energy_counter;
             let id = known.gpu.clone();
+            let unused = UnusedHoldings::recover(&known.evidence, known.settled_until);
             let account = Account::recover(known, begun, recovered.boot);
             let gpu = match self.gpus.entry(uuid) {
                 Entry::Vacant(vacant) => vacant.insert(TrackedGpu::new(id, account, begun)),
@@ -30,6 +33,7 @@ impl Meter {
                     gpu
                 }
             };
+            gpu.unused = unused;
             gpu.health.set_energy_counter(counter);
         }
         self.recover_sticky_faults(recovered.sticky_faults);

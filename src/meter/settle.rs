@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::account::Gap;
 use super::numbers::MeterCounters;
+use super::unused::UnusedHoldings;
 use super::{Meter, Policy, TrackedGpu};
 use crate::accounting::batches::{ClosedWindow, LedgerBatch};
 use crate::holders::Identities;
@@ -11,12 +12,16 @@ use crate::model::{Nanoseconds, Utc};
 
 impl Meter {
     pub(super) fn settle(&mut self, identities: &Identities, batch: &mut LedgerBatch) {
+        let rules = Arc::clone(self.tenant_rules(batch.now));
         for (uuid, gpu) in &mut self.gpus {
             if gpu.location.paused_since().is_some_and(|since| gpu.account.settled >= since) {
+                gpu.unused = UnusedHoldings::default();
                 continue;
             }
             gpu.account.identify(identities, &self.policy);
-            gpu.settle_windows(batch.now, &self.policy, &mut self.counters, batch);
+            if gpu.settle_windows(batch.now, &self.policy, &mut self.counters, batch) {
+                gpu.unused.judge(&self.versions, &rules);
+            }
             batch.open.extend(gpu.account.take_unsent(uuid));
         }
         self.log_gap();
@@ -59,6 +64,7 @@ impl TrackedGpu {
         let closed = self.account.settle(now, self.location.paused_since(), &self.in_session, policy);
         counters.unsettled += closed.failed;
         let any = !closed.settlements.is_empty();
+        closed.settlements.iter().for_each(|settlement| self.unused.add(settlement));
         batch.closed.extend(closed.settlements.into_iter().map(|mut settlement| {
             settlement.flags.extend(self.health.remarks(settlement.to));
             ClosedWindow { gpu: Arc::clone(&self.id.uuid), settlement, coarse: false }

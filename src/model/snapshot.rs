@@ -10,7 +10,7 @@ use super::frame::{InstanceFrame, Tier};
 use super::{
     Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, GpuProcess, HolderKind, HoldingSource, HowHeld,
     InstanceIdentity, MigLayout, Money, Nanoseconds, Price, Reading, Stamp, SxidCount, UnattributedReason,
-    Utc, Verdict, WorkloadClass,
+    Utc, Verdict, WorkloadClass, named,
 };
 
 #[derive(Debug)]
@@ -89,6 +89,8 @@ pub struct Roster {
     pub workload_accounts: Arc<[AccountEntry]>,
     /// Current holdings, by GPU and holder.
     pub holdings: Arc<[HoldingEntry]>,
+    /// Those who use nothing of what they hold for longer than it is right for them, by tenant, GPU and kind.
+    pub unused: Arc<[UnusedEntry]>,
     /// Current workloads, by id.
     pub workloads: Arc<[WorkloadEntry]>,
     /// The price in force of each GPU, in the order of `gpus`; without one there is no money anywhere.
@@ -189,6 +191,30 @@ pub struct HoldingEntry {
     pub since: Utc,
 }
 
+named! {
+    /// How a holding is not used, as advice calls it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum UnusedKind {
+        HeldWithoutProcess = "held_without_process",
+        /// An interactive workload has a process that does nothing.
+        OpenSession = "open_session",
+    }
+    fn name
+}
+
+/// A workload that uses nothing of what it holds on a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnusedEntry {
+    /// Position of the GPU in [`Roster::gpus`].
+    pub gpu: usize,
+    /// GPU instance id; empty for a whole GPU.
+    pub gpu_instance: Arc<str>,
+    pub workload: Arc<str>,
+    pub tenant: Arc<str>,
+    pub kind: UnusedKind,
+    pub since: Utc,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadEntry {
     pub workload: Arc<str>,
@@ -235,6 +261,8 @@ pub struct GpuState {
     /// When counting XIDs began again because the GPU was forgotten; none where it never was.
     pub xids_since: Option<Utc>,
     pub health: Arc<Verdict>,
+    /// Since when memory is in use although nobody holds it and no process is listed; none where that is not so, or not known.
+    pub memory_left_since: Option<Utc>,
     /// What only the page with dcgm-exporter's names shows; absent where that page is not configured.
     pub dcgm: Option<DcgmState>,
 }

@@ -324,11 +324,12 @@ fn rates_are_over_the_rate_interval_of_grafana() {
 }
 
 /// The sets of labels that series are joined on.
-const JOINS: [&[&str]; 7] = [
+const JOINS: [&[&str]; 8] = [
     &[],
     &["month"],
     &["cluster", "job", "instance"],
     &["cluster", "job", "instance", "uuid"],
+    &["cluster", "job", "instance", "uuid", "tenant"],
     &["cluster", "job", "instance", "uuid", "xid"],
     &["cluster", "job", "instance", "workload"],
     &["cluster", "job", "workload"],

@@ -382,10 +382,10 @@ def divided(suite, browser, schemes):
 
 def wrong(suite, browser, schemes):
     """Everything wrong at once."""
-    demo = start_demo(suite, "wrong", wrong_node(), "--speed", "30", budget=(HOSTILE[0], 0.01))
+    demo = start_demo(suite, "wrong", wrong_node(), "--speed", "90", budget=(HOSTILE[0], 0.01))
     demo.condition({"gpus": {"7": {"state": "lost"}}})
     demo.faults({"function": "nvmlDeviceGetTemperature", "gpu": 8, "hang": True}, {"function": "nvmlDeviceGetTemperatureV", "gpu": 8, "hang": True})
-    problems = ("failed", "lost", "does not answer", "degraded", "over its budget", "unknown owners", "idle")
+    problems = ("failed", "lost", "does not answer", "degraded", "over its budget", "unknown owners", "held without use")
 
     def all_there():
         titles = " ".join(problem["title"] for problem in demo.api("summary")["problems"])

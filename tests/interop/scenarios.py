@@ -326,6 +326,16 @@ def combined(level):
         everything_at_once, all_well, smoke=True)
 
 
+def hurry(nodes, _):
+    """The agent waits half an hour of its own time for a job without a process."""
+    nodes[0].clock.run(60)
+
+
+def given_back(nodes, _):
+    nodes[0].clock.run(1)
+    nodes[0].reload(config())
+
+
 SCRAPED = [
     combined("standard"),
     combined("full"),
@@ -337,9 +347,10 @@ SCRAPED = [
     Scenario("hung", [(node(), config())], {ticket("GpuNotAnswering", "1/1")}, hung, well),
     Scenario("xid-79", [(node(), config())], {ticket("GpuLost", "1/1"), ticket("GpuXidError", "1/1", "suppressed")}, fallen_off, mend),
     Scenario("remap", [(node(), config())], {ticket("GpuUnhealthy", "1/1")}, remap, mend),
-    Scenario("idle", [(node(processes=[work(4101, 0), work(4102, 1, demand=0, host={"uid": 1003, "cgroup": "/user.slice/user-1003.slice/session-2.scope"})]),
-                       config(standing="[{id: a, gpu: 0, fraction: 1, unit: train.service}, {id: b, gpu: 1, fraction: 1, user: vision}]"))],
-             {notice("GpuHeldIdle", "1/1", "vision", "team-vision")}, end=lambda nodes, _: nodes[0].reload(config())),
+    Scenario("idle", [(node(processes=[work(4101, 0)]),
+                       config(standing="[{id: a, gpu: 0, fraction: 1, unit: train.service}, {id: b, gpu: 1, fraction: 1, user: vision}]",
+                              more="advice: {classes: [{match: {user_name: vision}, class: batch}]}\n"))],
+             {notice("GpuHeldIdle", "1/1", "vision", "team-vision")}, hurry, given_back),
     Scenario("application", [(node(), config())], {notice("GpuApplicationError", "1/0", "train.service")}, application_error, mend),
     Scenario("budget", [(node(processes=[work(4101, 0, "spender.service")]), spend("0.001"))],
              {notice("GpuTenantOverBudget", "", "spender.service")}, end=lambda nodes, _: nodes[0].reload(spend("1000000")), tenants=("spender.service",)),
@@ -364,7 +375,6 @@ ALL = SCRAPED + [
     Scenario("pushed", [(node(), config()), (node(), config())], {ticket("GpuLost", "1/1"), ticket("GpumeterSilent", "2")},
              one_lost_one_silent, both_well, pushes=PLAIN),
     pushed("lost", LABELLED),
-    pushed("idle", LABELLED),
     pushed("xid-79", COLLECTED, smoke=True),
     pushed("application", COLLECTED),
 ]

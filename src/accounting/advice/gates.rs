@@ -1,7 +1,7 @@
 //! What all rules demand before they say anything.
 
 use super::evidence::{IdleStretch, SlotRun};
-use crate::model::{DAY, Grade, Nanoseconds, Utc, WorkloadClass};
+use crate::model::{DAY, Grade, Microjoules, Nanoseconds, Utc, WorkloadClass};
 
 /// How much of the account advice looks at: four weeks, so that each hour of the week is in it as often.
 pub const PERIOD: Nanoseconds = Nanoseconds(28 * DAY.0);
@@ -47,8 +47,13 @@ pub(super) const fn lasts(stretch: &IdleStretch, least: Nanoseconds) -> bool {
 
 /// Whether power says that a process worked although no meter saw it.
 pub(super) const fn draws_power(stretch: &IdleStretch) -> bool {
+    is_work_by_power(stretch.waiting, stretch.length())
+}
+
+/// Whether that energy above an idle board's, in that time, is of a process that worked.
+pub const fn is_work_by_power(waiting: Microjoules, length: Nanoseconds) -> bool {
     // A watt is a microjoule per microsecond.
-    stretch.waiting.0 > MOST_WATTS * (stretch.length().0 / 1_000)
+    waiting.0 > MOST_WATTS * (length.0 / 1_000)
 }
 
 /// What was seen of a workload that recurs.

@@ -16,6 +16,6 @@ pub use evidence::{
 };
 pub use finding::{AdviceFinding, Dismissal, FindingGpu, FindingKind, FindingStretch, OrganisationSaving};
 pub use fleet::{COMMITMENT_DAYS, FleetEvidence, HourOfNode, ModelHours, NodeHours, ServiceQuarters};
-pub use gates::{PERIOD, grace_without_process, grace_without_use};
+pub use gates::{PERIOD, grace_without_process, grace_without_use, is_work_by_power};
 pub use report::{Advice, AdviceRequest, AdviceSource, advise};
 pub use rules::FAULTS;

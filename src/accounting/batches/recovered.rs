@@ -11,7 +11,8 @@ use super::timeline::{AccountTimeline, Boot};
 use crate::accounting::billing::RateSchedule;
 use crate::accounting::tenants::RuleSchedule;
 use crate::model::{
-    Carry, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds, Span, Utc,
+    Carry, Evidence, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds,
+    Span, Utc,
 };
 
 /// State of the account when the ledger was opened.
@@ -79,4 +80,6 @@ pub struct RecoveredGpu {
     pub holdings: Arc<[Holding]>,
     /// The driver's energy counter at that time, where it is known.
     pub energy_counter: Option<Microjoules>,
+    /// The evidence up to `settled_until` that is not stored for good, with the runs that go on.
+    pub evidence: Arc<Evidence>,
 }

@@ -148,11 +148,12 @@ fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(LedgerGpu, Recove
             spans: Vec::new(),
             holdings: loaded_json::<Vec<Holding>>(row, 8)?.into(),
             energy_counter: loaded_optional(row, 9)?.map(Microjoules),
+            evidence: Arc::new(loaded_json(row, 10)?),
         };
         let gpu = LedgerGpu {
             slot: recovered_gpu.slot.0,
             holdings: Arc::clone(&recovered_gpu.holdings),
-            evidence: Arc::new(loaded_json(row, 10)?),
+            evidence: Arc::clone(&recovered_gpu.evidence),
             ..LedgerGpu::new(row.get(0)?, &recovered_gpu.model, recovered_gpu.settled_until)
         };
         Ok((gpu, recovered_gpu))

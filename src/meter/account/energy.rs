@@ -22,6 +22,11 @@ const IDLE_POWER: &[(&str, u64)] = &[
     ("Tesla T4", 9_000),
 ];
 
+/// In milliwatts; none for an unknown model.
+pub(in crate::meter) fn idle_power_of(model: &str) -> Option<u64> {
+    IDLE_POWER.iter().find(|(name, _)| model.contains(name)).map(|(_, power)| *power)
+}
+
 /// The shortest time without a process from which idle power is learned.
 const LEARNING_TIME: Nanoseconds = Nanoseconds::from_seconds(30);
 
@@ -146,8 +151,7 @@ impl IdlePower {
             Occupancy::Occupied => (self.energy, self.time) = (0, 0),
             Occupancy::Unknown => {}
         }
-        let of_model = || IDLE_POWER.iter().find(|(name, _)| model.contains(name)).map(|(_, power)| *power);
-        let power = self.learned.or_else(of_model).unwrap_or(0);
+        let power = self.learned.or_else(|| idle_power_of(model)).unwrap_or(0);
         // Milliwatts x nanoseconds are picojoules.
         let energy = u128::from(power) * u128::from(time.0) / 1_000_000;
         Microjoules(u64::try_from(energy).unwrap_or(u64::MAX))

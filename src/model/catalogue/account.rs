@@ -171,6 +171,18 @@ pub(super) const ROWS: &[Family] = &[
     .labels(&["gpu", "uuid", "gpu_instance", "workload", "tenant", "source"])
     .level(Level::Standard),
     Family::gauge(
+        "gpu_held_without_use",
+        Unit::None,
+        "1 while the tenant holds at least a part of the GPU and uses nothing of it for longer than \
+         the class of its workload allows: without a process for 30 minutes (batch) or 2 hours \
+         (interactive, unknown), or with an interactive process that does nothing for 2 hours. Not \
+         there else; never for services, warm and reserved workloads.",
+        Account(AccountRows::Unused),
+    )
+    .labels(&["tenant", "gpu", "uuid", "kind"])
+    .level(Level::Lean)
+    .values(&[("kind", &["held_without_process", "open_session"])]),
+    Family::gauge(
         "gpu_workload_info",
         Unit::None,
         "Always 1; tenant and origin of a workload that holds or uses a GPU now, with the labels \

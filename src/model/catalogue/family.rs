@@ -287,6 +287,7 @@ pub enum AccountRows {
     /// Time of each GPU by the reason why the owner of a process is not known.
     Unattributed,
     Holding,
+    Unused,
     WorkloadInfo,
     CostPerHour,
     MonthCost,

@@ -1,12 +1,11 @@
-//! What of a node needs attention, the worst first: faults by the verdict, spent budgets, held GPUs that idle, processes of unknown
-//! owners.
+//! What of a node needs attention, the worst first: faults by the verdict, spent budgets, GPUs that are held without use, processes of
+//! unknown owners.
 
 use crate::model::snapshot::CONFLICT_ADVICE;
 
-use super::summary::{Summary, SummaryGpu, SummaryNode, SummaryProblem, SummarySxid, SummaryTenant};
-
-/// A held GPU is a problem from this time of idleness on, in seconds.
-const IDLE_SECONDS: u64 = 300;
+use super::summary::{
+    Summary, SummaryGpu, SummaryNode, SummaryProblem, SummarySxid, SummaryTenant, SummaryUnused,
+};
 
 /// Use that nobody holds is a problem from this many GPU-seconds in an hour on, above this share of what was used.
 const UNHELD_SECONDS: f64 = 60.0;
@@ -15,12 +14,9 @@ const UNHELD_SHARE: f64 = 0.05;
 pub(super) fn problems(summary: &Summary) -> Vec<SummaryProblem> {
     let mut faults: Vec<(u8, SummaryProblem)> = summary.gpus.iter().filter_map(fault).collect();
     faults.sort_by_key(|(order, _)| *order);
-    let mut idle: Vec<&SummaryGpu> = summary
-        .gpus
-        .iter()
-        .filter(|gpu| !gpu.holders.is_empty() && gpu.idle_seconds >= Some(IDLE_SECONDS))
-        .collect();
-    idle.sort_by_key(|gpu| std::cmp::Reverse(gpu.idle_seconds));
+    let unused = |gpu| Some((longest_unused(gpu)?, gpu));
+    let mut unused: Vec<(&SummaryUnused, &SummaryGpu)> = summary.gpus.iter().filter_map(unused).collect();
+    unused.sort_by_key(|(longest, _)| std::cmp::Reverse(longest.seconds));
     let account = (summary.node.account != "ok").then(|| account(&summary.node));
     account
         .into_iter()
@@ -29,7 +25,8 @@ pub(super) fn problems(summary: &Summary) -> Vec<SummaryProblem> {
         .chain(faults.into_iter().map(|(_, problem)| problem))
         .chain(summary.gpus.iter().filter_map(conflict))
         .chain(summary.tenants.iter().filter_map(|tenant| overspent(tenant, &summary.node)))
-        .chain(idle.into_iter().map(|gpu| idle_gpu(gpu, &summary.node)))
+        .chain(unused.into_iter().map(|(longest, gpu)| held_without_use(longest, gpu, &summary.node)))
+        .chain(summary.gpus.iter().filter_map(left_memory))
         .chain(summary.gpus.iter().filter_map(strangers))
         .collect()
 }
@@ -145,18 +142,43 @@ fn overspent(tenant: &SummaryTenant, node: &SummaryNode) -> Option<SummaryProble
     })
 }
 
-fn idle_gpu(gpu: &SummaryGpu, node: &SummaryNode) -> SummaryProblem {
-    let mut tenants: Vec<&str> = gpu.holders.iter().map(|holder| &*holder.tenant).collect();
+fn longest_unused(gpu: &SummaryGpu) -> Option<&SummaryUnused> {
+    gpu.unused.iter().max_by_key(|one| one.seconds)
+}
+
+fn held_without_use(longest: &SummaryUnused, gpu: &SummaryGpu, node: &SummaryNode) -> SummaryProblem {
+    let mut tenants: Vec<&str> = gpu.unused.iter().map(|one| &*one.tenant).collect();
     tenants.dedup();
     let tenants = tenants.join(", ");
-    let cost = gpu.per_hour.as_ref().zip(node.currency.as_ref());
+    let how = match &*longest.kind {
+        "open_session" => "open in a session that does nothing",
+        _ => "there is no process",
+    };
+    // A part of a GPU does not cost what the GPU costs.
+    let is_whole = matches!(&gpu.holders[..], [only] if only.gpu_instance.is_empty() && only.share >= 1.0);
+    let cost = gpu.per_hour.as_ref().zip(node.currency.as_ref()).filter(|_| is_whole);
     let cost = cost.map(|(amount, currency)| format!(", {amount} {currency} per hour for nothing"));
     SummaryProblem {
-        text: format!("held by {tenants} and idle{}", cost.unwrap_or_default()),
-        since: gpu.idle_since.clone(),
+        text: format!("held by {tenants} and not used: {how}{}", cost.unwrap_or_default()),
+        since: Some(longest.since.clone()),
         advice: format!("ask {tenants} whether it is needed"),
-        ..of_gpu(gpu, "cost", "idle")
+        ..of_gpu(gpu, "cost", "held without use")
     }
+}
+
+fn left_memory(gpu: &SummaryGpu) -> Option<SummaryProblem> {
+    let since = gpu.memory_left_since.clone()?;
+    let gib =
+        gpu.readings.memory_used.map(|bytes| format!("{:.1} GiB of ", bytes as f64 / f64::from(1 << 30)));
+    Some(SummaryProblem {
+        text: format!(
+            "{}memory in use though nobody holds it and no process is listed",
+            gib.unwrap_or_default()
+        ),
+        since: Some(since),
+        advice: "end what is left of the last job (fuser -v /dev/nvidia*), else reset the GPU".to_owned(),
+        ..of_gpu(gpu, "cost", "has memory that nobody uses")
+    })
 }
 
 fn strangers(gpu: &SummaryGpu) -> Option<SummaryProblem> {

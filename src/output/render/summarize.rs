@@ -351,9 +351,11 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
         readings,
         idle_since: idle_since.map(|at| at.to_string()),
         idle_seconds: idle_since.map(|since| snapshot.at.utc.since(since).0 / 1_000_000_000),
+        memory_left_since: state.memory_left_since.filter(|_| is_shown).map(|since| since.to_string()),
         mig: identity.mig.then(|| mig(entry, state, is_shown)),
         holders: holders(view, position),
         conflicts: conflicts(view, position),
+        unused: unused(view, position),
         users,
         per_hour: price.map(|price| money(price.nano_per_gpu_hour.into())),
         price_class: price.map(|price| price.tariff.class.to_string()),
@@ -463,6 +465,22 @@ fn holders(view: &View<'_>, position: usize) -> Vec<SummaryHolder> {
         since: Some(entry.since.to_string()),
     });
     holder.collect()
+}
+
+fn unused(view: &View<'_>, position: usize) -> Vec<SummaryUnused> {
+    let snapshot = view.snapshot;
+    let all = snapshot.roster.unused.iter();
+    let shown = all.filter(|entry| entry.gpu == position && view.shows(&entry.workload));
+    let unused = shown.map(|entry| SummaryUnused {
+        workload: entry.workload.to_string(),
+        title: view.title(&entry.workload),
+        tenant: entry.tenant.to_string(),
+        gpu_instance: entry.gpu_instance.to_string(),
+        kind: entry.kind.name().to_owned(),
+        since: entry.since.to_string(),
+        seconds: snapshot.at.utc.since(entry.since).0 / 1_000_000_000,
+    });
+    unused.collect()
 }
 
 /// The workloads with processes on a GPU, those with the most memory first.

@@ -141,6 +141,9 @@ pub struct SummaryGpu {
     pub idle_since: Option<String>,
     /// For how many seconds it has been idle.
     pub idle_seconds: Option<u64>,
+    /// Since when memory is in use although nobody holds it and no process is listed.
+    #[serde(default)]
+    pub memory_left_since: Option<String>,
     /// How it is divided by MIG; null without MIG.
     pub mig: Option<SummaryMig>,
     /// Who holds a share of it.
@@ -148,6 +151,9 @@ pub struct SummaryGpu {
     /// Workloads whose claims on it do not fit together, so that each holds a part of what it claims; those that this reader
     /// may see.
     pub conflicts: Vec<String>,
+    /// Those of them who use nothing of it for longer than their class allows.
+    #[serde(default)]
+    pub unused: Vec<SummaryUnused>,
     /// Who has processes on it.
     pub users: Vec<SummaryUser>,
     pub per_hour: Option<String>,
@@ -224,6 +230,22 @@ pub struct SummaryHolder {
     /// Who granted it: `standing`, `kubernetes`, `slurm` or `presence`.
     pub source: String,
     pub since: Option<String>,
+}
+
+/// A workload that uses nothing of what it holds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SummaryUnused {
+    pub workload: String,
+    /// The workload's name for people.
+    pub title: String,
+    pub tenant: String,
+    /// GPU instance; empty for a whole GPU.
+    pub gpu_instance: String,
+    /// `held_without_process`, or `open_session` of an interactive workload whose process does nothing.
+    pub kind: String,
+    pub since: String,
+    /// For how many seconds.
+    pub seconds: u64,
 }
 
 /// A workload with processes on a GPU.

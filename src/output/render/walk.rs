@@ -16,6 +16,7 @@ use crate::model::catalogue::{
 };
 use crate::model::snapshot::{
     AccountEntry, AccountState, AgentNumber, GpuEntry, GpuState, Histogram, InstanceEntry, Snapshot,
+    UnusedEntry,
 };
 use crate::model::{
     Fraction, HealthState, HolderId, MemoryKind, PodLabel, Price, Reading, UnattributedReason, Unit, Utc,
@@ -334,6 +335,7 @@ impl<S: Sink> FamilyWalk<'_, S> {
             AccountRows::Slot => self.slots(),
             AccountRows::Unattributed => self.unattributed(),
             AccountRows::Holding => self.holdings(),
+            AccountRows::Unused => self.unused(),
             AccountRows::WorkloadInfo => self.workload_info(),
             AccountRows::MonthCost => {
                 for (entry, cost) in roster.month_costs.iter().zip(&*self.snapshot.month_costs) {
@@ -412,6 +414,18 @@ impl<S: Sink> FamilyWalk<'_, S> {
                 holding.source.name(),
             ];
             self.visit(&labels, share);
+        }
+    }
+
+    /// Visits each tenant, GPU and kind once, however many workloads and instances there are.
+    fn unused(&mut self) {
+        let roster = &self.snapshot.roster;
+        let of = |entry: &UnusedEntry| (entry.gpu, entry.kind);
+        let is_same =
+            |one: &UnusedEntry, next: &UnusedEntry| one.tenant == next.tenant && of(one) == of(next);
+        for entry in roster.unused.chunk_by(is_same).filter_map(<[_]>::first) {
+            let Some(gpu) = roster.gpus.get(entry.gpu) else { continue };
+            self.visit(&[&entry.tenant, &gpu.index, &gpu.id.uuid, entry.kind.name()], Some(1));
         }
     }
 

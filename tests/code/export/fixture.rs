@@ -53,6 +53,16 @@ pub fn roster(gpus: usize, processes: usize) -> Roster {
                 since: Utc(AT.0 - 3_600_000_000_000),
             })
             .collect(),
+        unused: (0..gpus)
+            .map(|gpu| UnusedEntry {
+                gpu,
+                gpu_instance: Arc::default(),
+                workload: "unit:trainer.service".into(),
+                tenant: "physics".into(),
+                kind: UnusedKind::HeldWithoutProcess,
+                since: Utc(AT.0 - 9_000_000_000_000),
+            })
+            .collect(),
         workloads: Arc::new([WorkloadEntry {
             workload: "unit:trainer.service".into(),
             kind: HolderKind::Unit,
@@ -297,6 +307,7 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         slot: Ok(base * 15_000_000_000),
         in_flight: None,
         xids: gpu.xids.iter().map(|(code, _)| seen_xid(u64::from(*code))).collect(),
+        memory_left_since: None,
         health: Arc::new(Verdict { state: HealthState::Degraded, ..Verdict::default() }),
         xid_actions: (0..catalogue::xid::Action::ALL.len() as u64).collect(),
         xids_since: None,

@@ -290,6 +290,7 @@ fn shared_node() -> Snapshot {
             .map(|gpu| GpuEntry { absence: None, ..gpu.clone() })
             .collect(),
         agent: Arc::default(),
+        unused: Arc::default(),
         ..fixture::roster(2, 0)
     };
     fixture::values(Arc::new(roster), 1)
@@ -302,8 +303,11 @@ fn readers() -> [VisibleAccount; 2] {
 #[test]
 fn a_reader_sees_its_own_holdings_and_the_values_of_gpus_that_it_holds_alone() {
     for visible in readers() {
-        let summary = seen_by(&visible, shared_node());
+        let mut snapshot = shared_node();
+        Arc::get_mut(&mut snapshot.roster).unwrap().unused = unused();
+        let summary = seen_by(&visible, snapshot);
         let text = serde_json::to_string(&summary).unwrap();
+        assert_eq!(summary.gpus[1].unused.len(), 1);
         assert!(summary.partial && !text.contains("bob"), "{text}");
         let [own, shared] = &summary.gpus[..] else { panic!("{text}") };
         assert_eq!((own.withheld, own.readings.activity), (false, Some(0.25)));
@@ -460,7 +464,7 @@ fn problems(change: impl FnOnce(&mut Snapshot)) -> Vec<String> {
 }
 
 #[test]
-fn problems_are_faults_then_idleness_then_unknown_owners_and_what_limits_the_clock_is_none() {
+fn problems_are_faults_then_what_is_not_used_then_unknown_owners_and_what_limits_the_clock_is_none() {
     for throttles in [&[] as &[_], &["hw_thermal_slowdown", "hw_power_brake"]] {
         assert_eq!(problems(|snapshot| set_throttles(snapshot, throttles)), [""; 0]);
     }
@@ -486,6 +490,8 @@ fn problems_are_faults_then_idleness_then_unknown_owners_and_what_limits_the_clo
         let old = &snapshot.roster;
         roster.gpus.clone_from(&old.gpus);
         (roster.holdings, roster.workloads) = (old.holdings[1..].into(), Arc::clone(&old.workloads));
+        roster.unused = unused();
+        snapshot.gpus[0].memory_left_since = Some(Utc(AT.0 - 900 * SECOND));
         (roster.prices, roster.agent) = (Arc::clone(&old.prices), Arc::clone(&old.agent));
         let stranger =
             ProcessEntry { gpu: 0, workload: "".into(), tenant: "".into(), ..old.processes[0].clone() };
@@ -498,10 +504,24 @@ fn problems_are_faults_then_idleness_then_unknown_owners_and_what_limits_the_clo
         all,
         [
             "degraded GPU 1 degraded: memory had uncorrectable errors: gpu_ecc_errors_total 1 (drain the node, then reset the GPU)",
-            "cost GPU 1 idle: held by account-ada, account-bob and idle, 2.1 EUR per hour for nothing (ask account-ada, account-bob whether it is needed)",
+            "cost GPU 1 held without use: held by account-ada, account-bob and not used: there is no process (ask account-ada, account-bob whether it is needed)",
+            "cost GPU 0 has memory that nobody uses: 0.0 GiB of memory in use though nobody holds it and no process is listed (end what is left of the last job (fuser -v /dev/nvidia*), else reset the GPU)",
             "cost GPU 0 used by unknown owners: a process whose use nobody pays for (find out whose they are)",
         ]
     );
+}
+
+/// What both leave unused of the second GPU.
+fn unused() -> Arc<[UnusedEntry]> {
+    let of = |user: &str, minutes: u64| UnusedEntry {
+        gpu: 1,
+        gpu_instance: Arc::default(),
+        workload: format!("slurm:c/{user}").into(),
+        tenant: format!("account-{user}").into(),
+        kind: UnusedKind::HeldWithoutProcess,
+        since: Utc(AT.0 - minutes * 60 * SECOND),
+    };
+    [of("ada", 31), of("bob", 40)].into()
 }
 
 /// Sets what slows down the first GPU; the others are not slowed down.

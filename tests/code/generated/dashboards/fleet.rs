@@ -1,6 +1,6 @@
 //! The fleet: all nodes of the chosen clusters.
 
-use super::panel::{MARGIN, Panel, TO_NODE, TO_TENANT, ZERO_IS_BEST, ZERO_IS_WELL};
+use super::panel::{MARGIN, Panel, TO_NODE, ZERO_IS_BEST, ZERO_IS_WELL};
 use super::shared::{self, tenants};
 use super::{Dashboard, Question, Row};
 
@@ -44,10 +44,12 @@ fn questions() -> [Question; 3] {
                         "held",
                     )
                     .query("sum(tenant:gpu_tenant_used_seconds:rate5m{$fleet}) / sum(model:gpu_present:sum{$fleet})", "busy"),
-                Panel::stat("GPUs held and idle", "Held by tenants and used by nobody, in whole GPUs over the last five minutes.")
-                    .decimals(1)
+                Panel::stat("GPUs held without use", "Of these nobody used anything for longer than the class of the workload allows; a service may wait.")
                     .colours(ZERO_IS_BEST)
-                    .query(&tenants("sum(tenant:gpu_tenant_idle_seconds:rate5m{$fleet, $tenants})"), "idle"),
+                    .query(
+                        &shared::count_or_zero("count by (cluster, job, instance, uuid) (gpu_held_without_use{$fleet})", "$fleet"),
+                        "held without use",
+                    ),
             ],
         },
         Question {
@@ -167,32 +169,22 @@ fn worst() -> Row {
     Row {
         title: "The worst of all",
         panels: vec![
-            Panel::table("Held and idle", "The twenty GPUs that stood idle most in the last 30 minutes, by the tenant that holds them.")
-                .width(12)
-                .empty("nobody holds an idle GPU")
-                .key("cluster", "Cluster")
-                .linked_key("instance", "Node", TO_NODE)
-                .gpu_key()
-                .linked_key("tenant", "Tenant", TO_TENANT)
-                .column(
-                    "Idle share of 30 min",
-                    "percentunit",
-                    &tenants(
-                        "topk(20, sum by (cluster, instance, gpu, uuid, tenant) (increase(gpu_tenant_idle_seconds_total{$fleet, $tenants}[30m])) / 1800 > 0.05)",
-                    ),
-                ),
-            Panel::table("Closest to slowdown", "The twenty GPUs that are nearest to their own slowdown limit.")
-                .width(12)
-                .empty("no board reports its distance to a limit")
-                .key("cluster", "Cluster")
-                .linked_key("instance", "Node", TO_NODE)
-                .gpu_key()
-                .coloured_column(
-                    "Margin",
-                    "celsius",
-                    r#"bottomk(20, gpu_temperature_margin_celsius{$fleet, limit="slowdown"})"#,
-                    MARGIN,
-                ),
+            shared::held_without_use("Held without use", "{$fleet}").width(12),
+            Panel::table(
+                "Closest to slowdown",
+                "The twenty GPUs that are nearest to their own slowdown limit.",
+            )
+            .width(12)
+            .empty("no board reports its distance to a limit")
+            .key("cluster", "Cluster")
+            .linked_key("instance", "Node", TO_NODE)
+            .gpu_key()
+            .coloured_column(
+                "Margin",
+                "celsius",
+                r#"bottomk(20, gpu_temperature_margin_celsius{$fleet, limit="slowdown"})"#,
+                MARGIN,
+            ),
         ],
     }
 }

@@ -1,6 +1,6 @@
 //! Variables, annotations and panels that several dashboards have.
 
-use super::panel::{self, MARGIN, Panel, TO_TENANT, TO_WORKLOAD, ZERO_IS_BEST, ZERO_IS_WELL};
+use super::panel::{self, MARGIN, Panel, TO_NODE, TO_TENANT, TO_WORKLOAD, ZERO_IS_BEST, ZERO_IS_WELL};
 use super::{Annotation, Variable};
 
 /// What a series of one GPU is called: unique among nodes and clusters.
@@ -21,6 +21,26 @@ pub(super) fn tenants(expression: &str) -> String {
 /// 0 while agents report and nothing is counted; without agents nothing, so that no calm number stands for none.
 pub(super) fn count_or_zero(expression: &str, scope: &str) -> String {
     format!("count({expression}) or 0 * count(gpu_present{{{scope}}})")
+}
+
+/// The GPUs that are held without use, those first that stood idle longest in the last day.
+pub(super) fn held_without_use(title: &'static str, scope: &str) -> Panel {
+    Panel::table(title, "As GpuHeldIdle has it: nobody used anything for longer than the class of the workload allows. By how long they stood idle in the last day.")
+        .empty("nobody holds a GPU without use")
+        .key("cluster", "Cluster")
+        .linked_key("instance", "Node", TO_NODE)
+        .gpu_key()
+        .linked_key("tenant", "Tenant", TO_TENANT)
+        .key("kind", "How")
+        .column(
+            "Idle hours of the last day",
+            "none",
+            &format!(
+                "topk(50, max by (cluster, instance, gpu, uuid, tenant, kind) (gpu_held_without_use{scope} \
+                 * on (cluster, job, instance, uuid, tenant) group_left () \
+                 sum by (cluster, job, instance, uuid, tenant) (increase(gpu_tenant_idle_seconds_total{scope}[1d]))) / 3600)"
+            ),
+        )
 }
 
 pub(super) fn cluster_and_job() -> Vec<Variable> {

@@ -1,6 +1,6 @@
 //! Tenants and cost, over all nodes of the chosen clusters.
 
-use super::panel::{Panel, TO_NODE, TO_TENANT, TO_WORKLOAD, ZERO_IS_BEST, ZERO_IS_WELL};
+use super::panel::{Panel, TO_TENANT, TO_WORKLOAD, ZERO_IS_BEST, ZERO_IS_WELL};
 use super::shared::{self, tenants};
 use super::{Dashboard, Question, Row, Variable};
 
@@ -19,7 +19,7 @@ pub(super) fn dashboard() -> Dashboard {
         questions: questions(),
         variables,
         annotations: shared::annotations("$fleet", true),
-        rows: vec![month(), over_time(), sums(), cost(), idle(), use_without_holding(), trust()],
+        rows: vec![month(), over_time(), sums(), cost(), held_without_use(), use_without_holding(), trust()],
         from: "now-24h",
     }
 }
@@ -190,24 +190,13 @@ fn cost() -> Row {
     }
 }
 
-fn idle() -> Row {
+fn held_without_use() -> Row {
     Row {
-        title: "Held and idle",
-        panels: vec![
-            Panel::table("GPUs that stood idle in the last 30 minutes", "The fifty that stood idle most, by tenant; a click leads to the node, the GPU or the tenant.")
-                .empty("nobody holds an idle GPU")
-                .linked_key("tenant", "Tenant", TO_TENANT)
-                .key("cluster", "Cluster")
-                .linked_key("instance", "Node", TO_NODE)
-                .gpu_key()
-                .column(
-                    "Idle share of 30 min",
-                    "percentunit",
-                    &tenants(
-                        r#"topk(50, sum by (cluster, instance, gpu, uuid, tenant) (increase(gpu_tenant_idle_seconds_total{$fleet, tenant=~"$tenant", $tenants}[30m])) / 1800 > 0.05)"#,
-                    ),
-                ),
-        ],
+        title: "Held without use",
+        panels: vec![shared::held_without_use(
+            "GPUs that are held without use",
+            r#"{$fleet, tenant=~"$tenant"}"#,
+        )],
     }
 }
 

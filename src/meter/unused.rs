@@ -1,0 +1,385 @@
+//! What is held and not used, judged live by the limits of advice: without a process, or by an interactive process that does nothing.
+//!
+//! Each settled window says what the holders of a GPU used in it. The ledger keeps since when a run uses nothing, so a restart of the
+//! agent does not begin that time again. It does not keep when the last process of a run ended: that time begins again, unless the run
+//! never had a process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::TrackedGpu;
+use super::budget::{SeriesBudget, SeriesList};
+use super::published_accounts::instance_label;
+use super::versions::HolderVersions;
+use crate::accounting::advice::{grace_without_process, grace_without_use, is_work_by_power};
+use crate::accounting::tenants::{TenantRules, class, tenant};
+use crate::model::snapshot::{UnusedEntry, UnusedKind};
+use crate::model::{
+    Absence, Evidence, GpuProcess, HolderId, Nanoseconds, Run, Settlement, Utc, WorkloadClass,
+};
+
+/// A slot, by its GPU instance, and a workload that holds of it.
+type WaitingSlot = (Option<u32>, HolderId);
+
+/// The holdings of one GPU of which nothing was used in the last window.
+#[derive(Default)]
+pub(super) struct UnusedHoldings {
+    waits: BTreeMap<WaitingSlot, UnusedTime>,
+    found: Vec<Unused>,
+    /// When a list of processes was last read that says of each how much memory it has.
+    listed: Option<Utc>,
+    /// When a list was last read that does not say so: no process and no reading look the same.
+    unclear: Option<Utc>,
+}
+
+/// A time in which a workload held and used nothing.
+struct UnusedTime {
+    /// Whose facts are those of the workload.
+    holder: HolderId,
+    kind: UnusedKind,
+    since: Utc,
+    until: Utc,
+    /// The part of it in which use was not known.
+    unknown: Nanoseconds,
+}
+
+/// A wait that is longer than it is right for the workload.
+struct Unused {
+    slot: WaitingSlot,
+    tenant: Arc<str>,
+    kind: UnusedKind,
+    since: Utc,
+}
+
+/// What a window says of a holding.
+enum WindowUse {
+    Unused(UnusedKind),
+    /// Used, of no use to its holder, or not to be judged.
+    Other,
+    Unknown,
+}
+
+impl UnusedHoldings {
+    /// Goes on with the runs of a ledger, whose account ended at that time.
+    pub(super) fn recover(evidence: &Evidence, settled: Utc) -> Self {
+        let waits = evidence.runs.iter().filter_map(|(key, run)| {
+            let had_process = run.amounts.memory_peak > 0;
+            let wait = UnusedTime {
+                holder: run.holder.clone(),
+                kind: if had_process { UnusedKind::OpenSession } else { UnusedKind::HeldWithoutProcess },
+                since: run.last_use.unwrap_or(run.begin),
+                until: settled,
+                // Of the whole run, so at least that since the last use.
+                unknown: Nanoseconds(run.amounts.parts.unmeasured + run.amounts.parts.unavailable),
+            };
+            let worked = is_work_by_power(run.amounts.energy_waiting, wait.length());
+            (!worked).then(|| ((key.gpu_instance, key.workload.clone()), wait))
+        });
+        Self { waits: waits.collect(), ..Self::default() }
+    }
+
+    pub(super) fn note_processes(&mut self, at: Utc, processes: &Result<Arc<[GpuProcess]>, Absence>) {
+        match processes {
+            Ok(list) if list.iter().all(|process| process.memory.is_some()) => self.listed = Some(at),
+            // A list that failed once is read again.
+            Err(absence) if !absence.is_permanent() => {}
+            _ => self.unclear = Some(at),
+        }
+    }
+
+    /// Adds the next window.
+    pub(super) fn add(&mut self, window: &Settlement) {
+        let may_be_of_holder =
+            |holder: &HolderId| holder.as_str() == HolderId::SYSTEM || holder.unattributed_reason().is_some();
+        let unclear = window.rows.iter().filter(|row| row.amounts.memory_byte_seconds > 0);
+        let unclear = unclear.filter(|row| may_be_of_holder(&row.holder)).map(|row| row.slot.gpu_instance);
+        let unclear: BTreeSet<Option<u32>> = unclear.collect();
+        let mut waits = BTreeMap::new();
+        for (key, run) in &window.evidence.runs {
+            let slot = (key.gpu_instance, key.workload.clone());
+            let before = self.waits.remove(&slot);
+            let wait = match self.judge_window(window, run, unclear.contains(&key.gpu_instance)) {
+                WindowUse::Unused(kind) => Some(UnusedTime::of(before, kind, run, window)),
+                WindowUse::Unknown => before.map(|wait| wait.without_knowledge(window)),
+                WindowUse::Other => None,
+            };
+            waits.extend(wait.map(|wait| (slot, wait)));
+        }
+        self.waits = waits;
+    }
+
+    fn judge_window(&self, window: &Settlement, run: &Run, is_unclear: bool) -> WindowUse {
+        let (parts, used) = (&run.amounts.parts, run.amounts.used.total());
+        if parts.unavailable > 0 || parts.within + used > 0 || is_unclear {
+            return WindowUse::Other;
+        }
+        if parts.unmeasured > 0 {
+            return WindowUse::Unknown;
+        }
+        let is_working = is_work_by_power(run.amounts.energy_waiting, window.to.since(window.from));
+        match run.amounts.memory_byte_seconds {
+            // All of it is lent, or nothing is held.
+            _ if parts.idle == 0 || is_working => WindowUse::Other,
+            0 if self.unclear >= Some(window.from) => WindowUse::Other,
+            0 if self.listed < Some(window.from) => WindowUse::Unknown,
+            0 => WindowUse::Unused(UnusedKind::HeldWithoutProcess),
+            _ => WindowUse::Unused(UnusedKind::OpenSession),
+        }
+    }
+
+    /// Finds the holdings that are unused for longer than the classes of their workloads allow.
+    pub(super) fn judge(&mut self, versions: &HolderVersions, rules: &TenantRules) {
+        let found = self.waits.iter().filter(|(_, wait)| wait.is_known()).filter_map(|(slot, wait)| {
+            let holder = versions.holder(&wait.holder);
+            let grace = grace(wait.kind, class(&holder, rules))?;
+            (wait.length() > grace).then(|| Unused {
+                slot: slot.clone(),
+                tenant: tenant(&holder, rules),
+                kind: wait.kind,
+                since: wait.since,
+            })
+        });
+        self.found = found.collect();
+    }
+}
+
+const fn grace(kind: UnusedKind, class: WorkloadClass) -> Option<Nanoseconds> {
+    match kind {
+        UnusedKind::HeldWithoutProcess => grace_without_process(class),
+        UnusedKind::OpenSession => grace_without_use(class),
+    }
+}
+
+impl UnusedTime {
+    /// The same wait with one window more; another begins if it was of another kind, or too little of it is known.
+    fn of(before: Option<Self>, kind: UnusedKind, run: &Run, window: &Settlement) -> Self {
+        let Settlement { from, to, .. } = *window;
+        let holder = run.holder.clone();
+        let before = before.filter(|wait| wait.kind == kind).map(|wait| Self {
+            until: to,
+            holder: holder.clone(),
+            ..wait
+        });
+        let begin = Self { holder, kind, since: from, until: to, unknown: Nanoseconds(0) };
+        before.filter(Self::is_known).unwrap_or(begin)
+    }
+
+    fn without_knowledge(self, window: &Settlement) -> Self {
+        let unknown = self.unknown + window.to.since(window.from);
+        Self { until: window.to, unknown, ..self }
+    }
+
+    const fn length(&self) -> Nanoseconds {
+        self.until.since(self.since)
+    }
+
+    /// Whether use was not known in at most a twentieth of it.
+    fn is_known(&self) -> bool {
+        u128::from(self.unknown.0) * 20 <= u128::from(self.length().0)
+    }
+}
+
+/// What is unused on all GPUs, as far as series are left for it.
+pub(super) fn unused_entries(gpus: &[&TrackedGpu], budget: &mut SeriesBudget<'_>) -> Arc<[UnusedEntry]> {
+    let of_gpu = |(gpu, tracked): (usize, &&TrackedGpu)| {
+        let entry = move |unused: &Unused| UnusedEntry {
+            gpu,
+            gpu_instance: instance_label(unused.slot.0),
+            workload: Arc::clone(&unused.slot.1.0),
+            tenant: Arc::clone(&unused.tenant),
+            kind: unused.kind,
+            since: unused.since,
+        };
+        tracked.unused.found.iter().map(entry).collect::<Vec<_>>()
+    };
+    let mut entries: Vec<UnusedEntry> = gpus.iter().enumerate().flat_map(of_gpu).collect();
+    entries.sort_by(|one, other| {
+        let order = |entry: &UnusedEntry| (Arc::clone(&entry.tenant), entry.gpu, entry.kind);
+        order(one).cmp(&order(other))
+    });
+    entries.truncate(budget.admit(SeriesList::Unused, entries.len()));
+    entries.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::accounting::tenants::ClassRule;
+    use crate::model::{Amounts, Bytes, MINUTE, Parts, Row, RunKey, SlotId, Use};
+
+    const WINDOW: u64 = 15_000_000_000;
+
+    /// What a test says of the windows of a time.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Seen {
+        Nothing,
+        Process,
+        Work,
+        Power,
+        Lent,
+        Unmeasured,
+        Failed,
+        Server,
+        Unlisted,
+    }
+
+    struct Watched {
+        unused: UnusedHoldings,
+        now: u64,
+        holder: HolderId,
+    }
+
+    impl Watched {
+        fn new(holder: &str) -> Self {
+            Self { unused: UnusedHoldings::default(), now: 1_000 * WINDOW, holder: HolderId::new(holder) }
+        }
+
+        /// Adds windows for so many minutes.
+        fn add(&mut self, minutes: u64, seen: Seen) {
+            for _ in 0..4 * minutes {
+                let (from, to) = (Utc(self.now), Utc(self.now + WINDOW));
+                self.now = to.0;
+                let with_memory = if seen == Seen::Unlisted { None } else { Some(Bytes(1)) };
+                let process = GpuProcess { pid: 1, gpu_instance: None, memory: with_memory };
+                self.unused.note_processes(to, &Ok([process].into()));
+                self.unused.add(&self.window(from, to, seen));
+            }
+        }
+
+        fn window(&self, from: Utc, to: Utc, seen: Seen) -> Settlement {
+            let (mut parts, mut used) = (Parts::default(), Use::default());
+            let part = match seen {
+                Seen::Work => &mut parts.within,
+                Seen::Lent => &mut parts.lent,
+                Seen::Unmeasured => &mut parts.unmeasured,
+                Seen::Failed => &mut parts.unavailable,
+                _ => &mut parts.idle,
+            };
+            *part = WINDOW;
+            used.within = parts.within;
+            let has_memory = matches!(seen, Seen::Process | Seen::Work | Seen::Power);
+            let amounts = Amounts {
+                parts,
+                used,
+                memory_byte_seconds: u64::from(has_memory),
+                energy_waiting: crate::model::Microjoules(if seen == Seen::Power {
+                    5_000_000_000
+                } else {
+                    0
+                }),
+                ..Amounts::default()
+            };
+            let key = RunKey { gpu_instance: None, workload: HolderId(self.holder.workload()), begin: from };
+            let run = Run { end: to, amounts, ..Run::new(self.holder.clone(), from) };
+            let mut settlement = Settlement { from, to, ..Settlement::default() };
+            settlement.evidence.runs.insert(key, run);
+            if seen == Seen::Server {
+                let amounts = Amounts { memory_byte_seconds: 1, ..Amounts::default() };
+                let slot = SlotId::default();
+                settlement.rows = vec![Row { amounts, slot, ..Row::empty(HolderId::new(HolderId::SYSTEM)) }];
+            }
+            settlement
+        }
+
+        /// What is found now, with the minutes since when.
+        fn found(&mut self, rules: &TenantRules) -> Option<(&'static str, u64)> {
+            self.unused.judge(&HolderVersions::default(), rules);
+            let minutes = |since: Utc| Utc(self.now).since(since).0 / MINUTE.0;
+            self.unused.found.first().map(|found| (found.kind.name(), minutes(found.since)))
+        }
+    }
+
+    /// Of a Slurm job, which is batch.
+    const JOB: &str = "slurm:c/7";
+    /// Of a user's session, which is interactive.
+    const SESSION: &str = "user:ada";
+
+    fn found(holder: &str, times: &[(u64, Seen)]) -> Option<(&'static str, u64)> {
+        let mut watched = Watched::new(holder);
+        times.iter().for_each(|(minutes, seen)| watched.add(*minutes, *seen));
+        watched.found(&TenantRules::default())
+    }
+
+    #[test]
+    fn a_job_without_a_process_is_found_after_30_minutes_and_a_session_after_two_hours() {
+        assert_eq!(found(JOB, &[(30, Seen::Nothing)]), None, "its image is loaded");
+        assert_eq!(found(JOB, &[(31, Seen::Nothing)]), Some(("held_without_process", 31)));
+        assert_eq!(found(SESSION, &[(120, Seen::Nothing)]), None);
+        assert_eq!(found(SESSION, &[(121, Seen::Nothing)]), Some(("held_without_process", 121)));
+        assert_eq!(found(JOB, &[(60, Seen::Nothing), (1, Seen::Work), (29, Seen::Nothing)]), None);
+        let later = [(60, Seen::Work), (40, Seen::Nothing)];
+        assert_eq!(found(JOB, &later), Some(("held_without_process", 40)));
+    }
+
+    #[test]
+    fn an_interactive_process_that_does_nothing_is_found_after_two_hours_and_one_of_a_job_never() {
+        assert_eq!(found(SESSION, &[(120, Seen::Process)]), None);
+        assert_eq!(found(SESSION, &[(60, Seen::Nothing), (121, Seen::Process)]), Some(("open_session", 121)));
+        assert_eq!(found(SESSION, &[(60, Seen::Nothing), (100, Seen::Process)]), None);
+        assert_eq!(found(JOB, &[(1_000, Seen::Process)]), None);
+    }
+
+    #[test]
+    fn what_cannot_be_known_or_is_no_idle_time_is_never_found() {
+        for seen in [Seen::Power, Seen::Lent, Seen::Unmeasured, Seen::Failed, Seen::Server, Seen::Unlisted] {
+            for holder in [JOB, SESSION] {
+                assert_eq!(found(holder, &[(300, seen)]), None);
+                let between = [(200, Seen::Nothing), (20, seen), (10, Seen::Nothing)];
+                assert_eq!(found(holder, &between), None);
+            }
+        }
+    }
+
+    #[test]
+    fn up_to_a_twentieth_of_a_wait_may_be_unmeasured() {
+        let with = |minutes| [(60, Seen::Nothing), (minutes, Seen::Unmeasured), (10, Seen::Nothing)];
+        assert_eq!(found(JOB, &with(3)), Some(("held_without_process", 73)));
+        assert_eq!(found(JOB, &with(5)), None, "the wait begins anew");
+        assert_eq!(found(JOB, &with(3)[..2]), Some(("held_without_process", 63)), "while it is not known");
+    }
+
+    #[test]
+    fn workloads_that_wait_on_purpose_are_never_found() {
+        for class in [WorkloadClass::Service, WorkloadClass::Warm, WorkloadClass::Reserve] {
+            let classes = vec![ClassRule { class, ..ClassRule::default() }];
+            let rules = TenantRules { classes, ..TenantRules::default() };
+            for seen in [Seen::Nothing, Seen::Process] {
+                let mut watched = Watched::new(SESSION);
+                watched.add(1_000, seen);
+                assert_eq!(watched.found(&rules), None, "{class:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wait_goes_on_from_the_runs_of_the_ledger() {
+        let after = |had_process: bool, last_use: Option<u64>, next: Seen| {
+            let mut watched = Watched::new(SESSION);
+            let settled = Utc(watched.now);
+            let ago = |minutes: u64| Utc(settled.0 - minutes * MINUTE.0);
+            let mut run = Run { end: settled, ..Run::new(watched.holder.clone(), ago(200)) };
+            run.amounts.memory_peak = u64::from(had_process);
+            run.last_use = last_use.map(ago);
+            let key = RunKey { gpu_instance: None, workload: watched.holder.clone(), begin: run.begin };
+            let evidence = Evidence { runs: [(key, run)].into(), ..Evidence::default() };
+            watched.unused = UnusedHoldings::recover(&evidence, settled);
+            watched.add(1, next);
+            watched.found(&TenantRules::default())
+        };
+        assert_eq!(after(false, None, Seen::Nothing), Some(("held_without_process", 201)));
+        assert_eq!(after(true, None, Seen::Process), Some(("open_session", 201)));
+        assert_eq!(after(true, Some(150), Seen::Process), Some(("open_session", 151)));
+        assert_eq!(after(true, Some(100), Seen::Process), None);
+        assert_eq!(after(true, Some(150), Seen::Nothing), None, "when its process ended is not known");
+        assert_eq!(after(true, Some(150), Seen::Work), None);
+    }
+
+    #[test]
+    fn a_holding_that_ends_is_forgotten() {
+        let mut watched = Watched::new(JOB);
+        watched.add(60, Seen::Nothing);
+        watched.holder = HolderId::new("slurm:c/8");
+        watched.add(20, Seen::Nothing);
+        assert_eq!((watched.found(&TenantRules::default()), watched.unused.waits.len()), (None, 1));
+    }
+}
