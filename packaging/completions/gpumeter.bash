@@ -28,6 +28,9 @@ _gpumeter() {
             gpumeter,completion)
                 cmd="gpumeter__subcmd__completion"
                 ;;
+            gpumeter,demand)
+                cmd="gpumeter__subcmd__demand"
+                ;;
             gpumeter,demo)
                 cmd="gpumeter__subcmd__demo"
                 ;;
@@ -36,6 +39,9 @@ _gpumeter() {
                 ;;
             gpumeter,explain)
                 cmd="gpumeter__subcmd__explain"
+                ;;
+            gpumeter,fit)
+                cmd="gpumeter__subcmd__fit"
                 ;;
             gpumeter,fleet)
                 cmd="gpumeter__subcmd__fleet"
@@ -94,6 +100,9 @@ _gpumeter() {
             gpumeter__subcmd__help,completion)
                 cmd="gpumeter__subcmd__help__subcmd__completion"
                 ;;
+            gpumeter__subcmd__help,demand)
+                cmd="gpumeter__subcmd__help__subcmd__demand"
+                ;;
             gpumeter__subcmd__help,demo)
                 cmd="gpumeter__subcmd__help__subcmd__demo"
                 ;;
@@ -102,6 +111,9 @@ _gpumeter() {
                 ;;
             gpumeter__subcmd__help,explain)
                 cmd="gpumeter__subcmd__help__subcmd__explain"
+                ;;
+            gpumeter__subcmd__help,fit)
+                cmd="gpumeter__subcmd__help__subcmd__fit"
                 ;;
             gpumeter__subcmd__help,fleet)
                 cmd="gpumeter__subcmd__help__subcmd__fleet"
@@ -245,7 +257,7 @@ _gpumeter() {
 
     case "${cmd}" in
         gpumeter)
-            opts="-h --log-format --help run demo fleet top bill job explain advise statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
+            opts="-h --log-format --help run demo fleet top bill job explain advise fit demand statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -486,6 +498,64 @@ _gpumeter() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gpumeter__subcmd__demand)
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --pool --json --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --url)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.ca-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.cert-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --password-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exports)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expect)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-zone)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pool)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gpumeter__subcmd__demo)
             opts="-h --scenario --web.listen-address --listen --speed --fresh --state-dir --config --otlp-endpoint --history --nodes --seed --web.config.file --web.systemd-socket --dcgm-listen --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -652,6 +722,64 @@ _gpumeter() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gpumeter__subcmd__fit)
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --on --json --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --url)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.ca-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.cert-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --password-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exports)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expect)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-zone)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --on)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gpumeter__subcmd__fleet)
             opts="-h --exports --statements --config --web.listen-address --listen --web.config.file --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -741,7 +869,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help)
-            opts="run demo fleet top bill job explain advise statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
+            opts="run demo fleet top bill job explain advise fit demand statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -810,6 +938,20 @@ _gpumeter() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gpumeter__subcmd__help__subcmd__demand)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gpumeter__subcmd__help__subcmd__demo)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -839,6 +981,20 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help__subcmd__explain)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__help__subcmd__fit)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -6,6 +6,7 @@
 //! - [`tenants`]: maps a holder's facts to a tenant.
 //! - [`billing`]: pure: rates, exact money, bills, statements, FOCUS.
 //! - [`advice`]: pure: what tenants may change to spend less.
+//! - [`planning`]: pure: whether workloads would have fitted together, and when GPUs are wanted.
 //! - [`batches`]: what `meter` and `ledger` exchange: batches, counters, time axis.
 //! - [`ledger`]: the account in SQLite: prices, bills, retention, migrations.
 //! - [`day_files`]: Parquet files of closed days, and bills over many ledgers.
@@ -15,4 +16,5 @@ pub mod batches;
 pub mod billing;
 pub mod day_files;
 pub mod ledger;
+pub mod planning;
 pub mod tenants;

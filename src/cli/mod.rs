@@ -85,6 +85,10 @@ enum Command {
     Explain(bill::explain::ExplainCommand),
     /// Say what tenants may change to spend less, with the evidence; say nothing where it is not sure.
     Advise(bill::advise::AdviseCommand),
+    /// Say whether workloads would have fitted together on one GPU or instance, from their past.
+    Fit(bill::fit::FitCommand),
+    /// Say how many GPUs were held, used and free by hour of the week, and what the next week may be like.
+    Demand(bill::demand::DemandCommand),
     /// Close a month with a document that never changes, show and verify such documents, and give credits.
     Statement(statement::StatementCommand),
     /// Print every metric with its meaning.
@@ -233,6 +237,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Job(job) => job.run(),
         Command::Explain(explain) => explain.run(),
         Command::Advise(advise) => advise.run(),
+        Command::Fit(fit) => fit.run(),
+        Command::Demand(demand) => demand.run(),
         Command::Statement(statement) => statement.run(),
         Command::Metrics { format } => print_data(&match format {
             MetricsFormat::Text => reference::text(),

@@ -226,7 +226,7 @@ enum Shown {
 /// A new path is in no arm until somebody has decided.
 fn shown_of(path: &str) -> Shown {
     match path {
-        "/metrics" => Shown::Refused,
+        "/metrics" | "/api/v1/fit" | "/api/v1/demand" => Shown::Refused,
         "/-/healthy" | "/-/ready" => Shown::Same,
         "/api/v1/summary" | "/api/v1/snapshot" | "/api/v1/bill" | "/api/v1/explain" | "/api/v1/costs" => {
             Shown::Own

@@ -41,7 +41,7 @@ pub(crate) const FOLDERS: &[Folder] = &[
     folder(
         "accounting",
         "tenants, exact money, bills, the ledger in SQLite, day files",
-        &["advice", "batches", "billing", "day_files", "ledger", "tenants"],
+        &["advice", "batches", "billing", "day_files", "ledger", "planning", "tenants"],
         &["model", "runtime"],
     ),
     folder(

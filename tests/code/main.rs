@@ -33,6 +33,7 @@ mod ledger;
 mod meter;
 mod mig_walk;
 mod names;
+mod planning;
 mod promql;
 mod push;
 mod rules;

@@ -339,6 +339,7 @@ def walk(suite, browser, server, scheme):
     dialogs(page, server)
     buttons(page)
     advice(page, server)
+    questions(page, server)
     page.narrow("the report")
     page.end()
 
@@ -356,6 +357,30 @@ def advice(page, server):
     for wanted in ("<img src=x", "32.5", "65.00 EUR", "the organisation", "2,688.00 EUR", "end the job", "no list of nodes"):
         page.expect(wanted in text, f"{wanted!r} is not among the findings: {text}")
     page.axe("the findings")
+
+
+def questions(page, server):
+    """Whether workloads fit, and demand, with hostile names; an error is said in the server's words."""
+    one = {"name": "<img src=x onerror=alert(1)>", "present_ns": "7200000000000", "held_ns": "7200000000000", "used_ns": "3600000000000", "busy": 0.5, "memory_peak_bytes": 1 << 34, "dram": None, "amount": "4.000000000"}
+    together = {"shared_ns": "7200000000000", "too_much_ns": "1800000000000", "too_busy_ns": "1800000000000", "too_full_ns": "0"}
+    asked = []
+    fit = {"workloads": [one, one | {"name": "ml/b"}], "on": {"name": "1g.10gb", "memory_bytes": 10**10}, "together": together, "currency": "EUR", "apart": "8.000000000", "joined": "4.000000000", "notes": ["a note"]}
+    server.answers["/api/v1/fit"] = lambda query: asked.append(query) or fit
+    series = {"mean": 3, "p95": 4}
+    hours = [{"weekday": day + 1, "hour": hour, "quarters": 4, "held": series, "used": series, "expected": {"mean": 2.5, "lowest": 2, "highest": 3}} for day in range(7) for hour in range(24)]
+    server.answers["/api/v1/demand"] = lambda query: {"hours": hours, "tested": 100, "hits": 95, "notes": []}
+    page.run("document.querySelector('#fit-workloads').value = 'ml/a  ml/b'; document.querySelector('#fit-on').value = '1g.10gb'")
+    page.click("#fit button[type=submit]")
+    page.wait("an answer", "document.querySelectorAll('#answer-table tbody tr').length === 2")
+    text = page.text("#questions")
+    for wanted in ("<img src=x", "too much for 0.5 h (25 %)", "8.00 EUR", "a note", "16 GiB"):
+        page.expect(wanted in text, f"{wanted!r} is not in the answer: {text}")
+    page.axe("the answer of fit")
+    page.click("#demand")
+    page.wait("demand", "document.querySelectorAll('#answer-table tbody tr').length === 24")
+    text = page.text("#questions")
+    page.expect("95 % were within" in text and "3.0, 3.0 (2.5)" in text, f"the demand is not told: {text}")
+    page.axe("the demand")
 
 
 def other_group(query):

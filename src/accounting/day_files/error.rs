@@ -20,6 +20,9 @@ pub enum ExportError {
     Copied { path: PathBuf, node: String },
     #[error("{0}")]
     Expected(String),
+    /// A request to which there is no answer.
+    #[error("{0}")]
+    Request(String),
     #[error("nobody waits for the bill any more")]
     Cancelled,
     #[error(transparent)]

@@ -14,6 +14,7 @@ use super::control::{digest_of, digest_of_file};
 use super::day_file::{DayFile, RunLimits};
 use super::directory::{DayPath, ExportDirectory, date_of};
 use super::error::{ExportError, FileProblem};
+use super::evidence_file::read_evidence;
 use super::expected::{ExpectedNode, FileTimes, MissingTime, ReportGap, Reports};
 use super::lines::RunSums;
 use super::quarters::{GpuQuarter, QuarterDraft};
@@ -22,9 +23,9 @@ use super::shared_gpus::{GpuOwners, ResolvedRuns, SharedRuns};
 use super::tree::ExportTree;
 use crate::accounting::billing::costs::LocalHour;
 use crate::accounting::billing::{
-    Bill, BillDraft, BillLine, BillRate, BillRequest, BillTerms, DayHeader, DayRevision, DayRow, ExactMoney,
-    ExportedFile, Fleet, FleetReasons, GpuConflict, LineDetail, LineFilter, LineRates, PriceBook, PricedSlot,
-    PricedSpan, RateKind, RateSchedule, StatedBudgets, days_between, list_first,
+    Bill, BillDraft, BillLine, BillRate, BillRequest, BillTerms, DayEvidence, DayHeader, DayRevision, DayRow,
+    ExactMoney, ExportedFile, Fleet, FleetReasons, GpuConflict, LineDetail, LineFilter, LineRates, PriceBook,
+    PricedSlot, PricedSpan, RateKind, RateSchedule, StatedBudgets, days_between, list_first,
 };
 use crate::model::{
     Amounts, DAY, GpuId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc, VisibleAccount,
@@ -70,6 +71,19 @@ impl<'a> ExportSource<'a> {
     /// There is no export below the directory, or one of the last day cannot be read.
     pub fn exported_until(&self) -> Result<Utc, ExportError> {
         self.last_export(&self.days()?)
+    }
+
+    /// The evidence beside an account of that revision; none where there is none, and where it is a link in a tree of others.
+    pub(super) fn evidence(
+        &self,
+        day: &DayPath,
+        revision: &DayRevision,
+    ) -> Result<Option<DayEvidence>, FileProblem> {
+        let path = ExportDirectory::evidence_beside(&day.path);
+        if self.untrusted_at.is_some() && path.is_symlink() {
+            return Ok(None);
+        }
+        read_evidence(&path, revision)
     }
 
     fn last_export(&self, all: &[DayPath]) -> Result<Utc, ExportError> {

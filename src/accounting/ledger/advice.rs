@@ -24,15 +24,21 @@ use crate::model::{
 
 pub(super) fn make_advice(connection: &Connection, request: &AdviceRequest) -> Result<Advice, Cause> {
     let account = StoredAccount::load(connection, reader::holders(connection, HOLDERS, [])?)?;
-    let node = node::load(connection)?;
-    let evidence = EvidenceReader::new(&account, request, node.name.clone())?.read()?;
-    let source = AdviceSource {
+    let source = source(&account)?;
+    let node = source.node.clone().unwrap_or_default();
+    let evidence = EvidenceReader::new(&account, request, node)?.read()?;
+    Ok(advise(&evidence, request, source))
+}
+
+/// The node whose ledger it is.
+pub(super) fn source(account: &StoredAccount<'_>) -> Result<AdviceSource, Cause> {
+    let node = node::load(account.connection)?;
+    Ok(AdviceSource {
         kind: "node".to_owned(),
         nodes: 1,
         simulated: node.simulated || account.gpus.iter().any(|(_, gpu)| gpu.model.ends_with(SIMULATED)),
         node: Some(node.name).filter(|name| !name.is_empty()),
-    };
-    Ok(advise(&evidence, request, source))
+    })
 }
 
 struct EvidenceReader<'a> {

@@ -20,7 +20,7 @@ pub(super) fn make_costs(connection: &Connection, request: &CostRequest) -> Resu
     let account = StoredAccount::load(connection, reader::holders(connection, HOLDERS, [])?)?;
     let begins = account.gpus.iter().map(|(_, gpu)| gpu.accounted_since);
     let begin = begins.min().unwrap_or_default().max(account.rolled.deleted_until);
-    let ranges = request.ranges([begin, account.closed_until()]).map_err(Cause::Costs)?;
+    let ranges = request.ranges([begin, account.closed_until()]).map_err(Cause::Request)?;
     let [from, to] = ranges.period;
     account.rolled.check_period(from, to)?;
     let node = Arc::new(node::load(connection)?);

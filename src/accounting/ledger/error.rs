@@ -112,9 +112,9 @@ pub enum Cause {
     UnknownHolder { holder: HolderId },
     #[error("from: {from} is in the future; the account is closed up to {closed_until}")]
     Future { from: String, closed_until: Utc },
-    /// A period of costs that there is not.
+    /// A request to which there is no answer.
     #[error("{0}")]
-    Costs(String),
+    Request(String),
     #[error(
         "{edge}: {at} is inside a quarter hour of which only the sum is kept, as of all before {until} \
          (ledger.retention.minutes); give {begin} or {end}"
@@ -195,7 +195,7 @@ impl Error {
                 | Cause::RolledUp { .. }
                 | Cause::Deleted { .. }
                 | Cause::Future { .. }
-                | Cause::Costs(_)
+                | Cause::Request(_)
                 | Cause::Book(_)
         )
     }

@@ -29,6 +29,7 @@ mod month;
 mod node;
 mod owner;
 mod partial_commit;
+mod planning;
 mod queue;
 mod reader;
 mod recover;

@@ -12,6 +12,7 @@ use super::costs::make_costs;
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
 use super::explain::explain;
+use super::planning::{make_demand, make_fit};
 use super::statements::{self, RecordedDocuments};
 use super::{counters, day, evidence, history, node, schema};
 use crate::accounting::advice::{Advice, AdviceRequest};
@@ -19,6 +20,7 @@ use crate::accounting::billing::costs::{CostReport, CostRequest};
 use crate::accounting::billing::{
     Bill, BillRequest, DayAccount, DayEvidence, DayRevision, Explanation, RulesVersion,
 };
+use crate::accounting::planning::{Demand, DemandRequest, Fit, FitRequest};
 use crate::model::{Holder, NodeIdentity, Utc};
 
 /// A read-only connection. Its calls may block on the disk.
@@ -92,6 +94,22 @@ impl Reader {
     /// The disk, and holders' facts that this agent cannot read.
     pub fn advice(&mut self, request: &AdviceRequest) -> Result<Advice, Error> {
         self.read("look for advice", |transaction| make_advice(transaction, request))
+    }
+
+    /// Whether workloads would have fitted together in the last four weeks.
+    ///
+    /// # Errors
+    /// The disk, and a request to which there is no answer.
+    pub fn fit(&mut self, request: &FitRequest) -> Result<Fit, Error> {
+        self.read("look whether they fit", |transaction| make_fit(transaction, request))
+    }
+
+    /// How many GPUs were wanted when, in the last eight weeks.
+    ///
+    /// # Errors
+    /// The disk, and a request to which there is no answer.
+    pub fn demand(&mut self, request: &DemandRequest) -> Result<Demand, Error> {
+        self.read("add up demand", |transaction| make_demand(transaction, request))
     }
 
     fn read<T, E: Into<Cause>>(

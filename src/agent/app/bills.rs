@@ -63,6 +63,8 @@ fn answer_bills(path: &Path, config: impl Fn() -> Config, mut jobs: mpsc::Receiv
                     let request = AdviceRequest { dismissed, ..request };
                     return json(&reader.advice(&request).map_err(refusal)?);
                 }
+                LedgerQuestion::Fit(request) => return json(&reader.fit(&request).map_err(refusal)?),
+                LedgerQuestion::Demand(request) => return json(&reader.demand(&request).map_err(refusal)?),
             };
             let billing = config().billing;
             let bills = bills.into_iter().map(|bill| Bill {

@@ -1,9 +1,9 @@
-//! Requests for bills, explanations, costs and advice.
+//! Requests for bills, explanations, costs, advice, fit and demand.
 //!
 //! SQL blocks, so a bill is never made on the I/O thread: requests go through a bounded queue to the reader thread, and the answer
 //! comes back as JSON. A slow bill delays neither metrics nor ticks. A query has `from`, `to`, `time_zone` and `by`, each at most
-//! once, for an explanation what selects lines instead of `by`, for wholes, costs and advice what [`WholeRequest::parse`],
-//! [`CostRequest::parse`] and [`AdviceRequest::parse`] read, and nothing else, so that a mistyped name is an error and not a bill of
+//! once, for an explanation what selects lines instead of `by`, for the others what the `parse` of their
+//! request reads, and nothing else, so that a mistyped name is an error and not a bill of
 //! another period.
 //!
 //! A bill may be asked with prices of its own, which are the body of a POST. Nothing is stored. A browser asks before it sends JSON
@@ -24,6 +24,7 @@ use super::response::JSON;
 use crate::accounting::advice::AdviceRequest;
 use crate::accounting::billing::costs::CostRequest;
 use crate::accounting::billing::{BillRequest, LONGEST_BOOK, PriceBook, WholeRequest};
+use crate::accounting::planning::{DemandRequest, FitRequest};
 use crate::config::decode_percent;
 use crate::model::VisibleAccount;
 use crate::output::render::gzip;
@@ -41,6 +42,8 @@ pub enum LedgerQuestion {
     Whole(WholeRequest),
     /// Without what the configuration dismisses.
     Advice(AdviceRequest),
+    Fit(FitRequest),
+    Demand(DemandRequest),
 }
 
 /// Which of them a path asks.
@@ -51,6 +54,8 @@ pub(super) enum LedgerAnswer {
     Costs,
     Whole,
     Advice,
+    Fit,
+    Demand,
 }
 
 #[derive(Debug)]
@@ -207,6 +212,12 @@ pub(super) fn parse_query(
     }
     if answer == LedgerAnswer::Advice {
         return Ok(LedgerQuestion::Advice(AdviceRequest { visible, ..AdviceRequest::parse(pairs)? }));
+    }
+    if answer == LedgerAnswer::Fit {
+        return Ok(LedgerQuestion::Fit(FitRequest::parse(pairs)?));
+    }
+    if answer == LedgerAnswer::Demand {
+        return Ok(LedgerQuestion::Demand(DemandRequest::parse(pairs, zone)?));
     }
     let request = BillRequest { visible, ..BillRequest::parse(pairs, zone, now)? };
     if answer == LedgerAnswer::Bill {

@@ -31,7 +31,7 @@ const PLOTS: &str = concat!(
     include_str!("page/vendor/uPlot.iife.min.js"),
 );
 
-const FILES: [(&str, &str, &str); 23] = [
+const FILES: [(&str, &str, &str); 24] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/costs", HTML, include_str!("page/costs.html")),
     ("/page/page.css", CSS, include_str!("page/page.css")),
@@ -43,6 +43,7 @@ const FILES: [(&str, &str, &str); 23] = [
     ("/page/costs-details.js", SCRIPT, include_str!("page/costs-details.js")),
     ("/page/costs-explain.js", SCRIPT, include_str!("page/costs-explain.js")),
     ("/page/costs-plots.js", SCRIPT, include_str!("page/costs-plots.js")),
+    ("/page/costs-questions.js", SCRIPT, include_str!("page/costs-questions.js")),
     ("/page/costs-table.js", SCRIPT, include_str!("page/costs-table.js")),
     ("/page/dom.js", SCRIPT, include_str!("page/dom.js")),
     ("/page/fetch.js", SCRIPT, include_str!("page/fetch.js")),

@@ -42,6 +42,8 @@ enum Audience {
     Host,
     /// Clients on this host, each of whom gets what its user may see.
     Reader,
+    /// Clients on this host whose user may see everything; also while users are configured.
+    WholeReader,
 }
 
 #[derive(Clone, Copy)]
@@ -103,6 +105,8 @@ const ENDPOINTS: &[Route] = &[
     from_ledger("/api/v1/explain/whole", LedgerAnswer::Whole),
     from_ledger("/api/v1/costs", LedgerAnswer::Costs),
     from_ledger("/api/v1/advice", LedgerAnswer::Advice),
+    Route { audience: Audience::WholeReader, ..from_ledger("/api/v1/fit", LedgerAnswer::Fit) },
+    Route { audience: Audience::WholeReader, ..from_ledger("/api/v1/demand", LedgerAnswer::Demand) },
 ];
 
 /// All paths but the files of pages, for the test that asks each as a reader of some tenants.
@@ -201,7 +205,7 @@ async fn check_access<B>(
                 "/metrics shows every tenant, and this user may read only some; give the user \"*\" in web.tenants",
             ))
         }
-        (Some(visible), _) => Ok(visible),
+        (Some(visible), audience) => of_audience(audience, visible),
         (None, Audience::Probes | Audience::Scrapers) => Ok(VisibleAccount::Everything),
         (None, audience) => {
             check_origin(request, ends).map_err(Refusal::Forbidden)?;
@@ -213,10 +217,19 @@ async fn check_access<B>(
                 (VisibleAccount::OfUser(_), Served::Fleet(_)) => Err(Refusal::Forbidden(
                     "without web.users only root, the server's user and web.local_readers may read the costs of a fleet",
                 )),
-                (visible, _) => Ok(visible),
+                (visible, _) => of_audience(audience, visible),
             }
         }
     }
+}
+
+fn of_audience(audience: Audience, visible: VisibleAccount) -> Result<VisibleAccount, Refusal> {
+    if audience == Audience::WholeReader && visible != VisibleAccount::Everything {
+        return Err(Refusal::Forbidden(
+            "this is answered from every tenant's use, and this user may read only some",
+        ));
+    }
+    Ok(visible)
 }
 
 /// What a client on this host may see.

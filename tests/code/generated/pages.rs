@@ -131,6 +131,17 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "Of a whole fleet, also which nodes nobody needs.",
     ),
     ("gpumeter-advise", "gpumeter advise --explain A3-1f3c9a2b", "The times that a finding is made of."),
+    (
+        "gpumeter-fit",
+        "gpumeter fit ml/Deployment/web ml/Deployment/rank",
+        "Whether two services would have fitted on one GPU.",
+    ),
+    (
+        "gpumeter-fit",
+        "gpumeter fit ml/Deployment/mail --on 1g.10gb",
+        "Whether a service would have fitted on an instance.",
+    ),
+    ("gpumeter-demand", "gpumeter demand --pool h100", "How many GPUs of a pool are wanted at which hours."),
     ("gpumeter-explain", "gpumeter explain 4711", "Why a Slurm job costs what it costs."),
     (
         "gpumeter-explain",

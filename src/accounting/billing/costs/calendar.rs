@@ -137,7 +137,7 @@ pub struct LocalHour {
 }
 
 /// Hours of a week.
-pub(super) const WEEK: usize = 7 * 24;
+pub const WEEK: usize = 7 * 24;
 
 impl LocalHour {
     /// Its place in a week that begins on Monday.

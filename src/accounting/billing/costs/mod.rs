@@ -16,7 +16,7 @@ mod row;
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests;
 
-pub use calendar::{CostPeriod, LocalHour, local_hours};
+pub use calendar::{CostPeriod, LocalHour, WEEK, local_hours};
 pub use draft::{CostDraft, CostTenants, HourSums};
 pub use key::{CostKey, CostSums, CostWorkload};
 pub use report::{CostDay, CostFacts, CostHour, CostNotice, CostReport, CostSource, CostStatement};

@@ -16,7 +16,8 @@ use crate::accounting::billing::{
     Bill, BillRequest, BillsJson, ExplainedWhole, Explanation, GpuRecord, only_bill,
 };
 use crate::accounting::day_files::{
-    CacheError, CostCacheReader, ExportError, ExportSource, make_advice, make_bills_unless,
+    CacheError, CostCacheReader, ExportError, ExportSource, make_advice, make_bills_unless, make_demand,
+    make_fit,
 };
 use crate::model::VisibleAccount;
 use crate::output::serve::{BillJob, BillRefusal, BillReply, LedgerQuestion};
@@ -122,6 +123,12 @@ impl Answers {
             LedgerQuestion::Explanation(request) => (request, true),
             LedgerQuestion::Costs(_) => return Err(of_request("costs are read from the cache".to_owned())),
             LedgerQuestion::Advice(request) => return self.advice(request, is_cancelled),
+            LedgerQuestion::Fit(request) => {
+                return planned(make_fit(&self.source(), &request, unless(is_cancelled)));
+            }
+            LedgerQuestion::Demand(request) => {
+                return planned(make_demand(&self.source(), &request, unless(is_cancelled)));
+            }
         };
         let bills = self.bills(&request, is_cancelled)?;
         if !is_explanation {
@@ -142,9 +149,7 @@ impl Answers {
     ) -> Result<String, BillRefusal> {
         let dismissed = self.shared.config().advice.dismiss.as_slice().into();
         let request = AdviceRequest { dismissed, ..request };
-        let advice = make_advice(&self.source(), &request, |_, _| {
-            if is_cancelled() { Err(ExportError::Cancelled) } else { Ok(()) }
-        });
+        let advice = make_advice(&self.source(), &request, unless(is_cancelled));
         json(&advice.map_err(|error| not_of_request(&error, &request.visible))?)
     }
 
@@ -199,6 +204,18 @@ fn not_of_request(error: &dyn std::fmt::Display, visible: &VisibleAccount) -> Bi
         "the exports cannot be read; the log of this server says why".to_owned()
     };
     BillRefusal { is_of_request: false, text }
+}
+
+/// A step between two files that ends the work once it is cancelled.
+fn unless(is_cancelled: impl Fn() -> bool) -> impl FnMut(usize, usize) -> Result<(), ExportError> {
+    move |_, _| if is_cancelled() { Err(ExportError::Cancelled) } else { Ok(()) }
+}
+
+fn planned(answer: Result<impl Serialize, ExportError>) -> Result<String, BillRefusal> {
+    json(&answer.map_err(|error| match error {
+        ExportError::Request(text) => of_request(text),
+        error => not_of_request(&error, &VisibleAccount::Everything),
+    })?)
 }
 
 const fn of_request(text: String) -> BillRefusal {

@@ -4,6 +4,7 @@ import { copyButton, h, keyed, setAttribute, setText } from "./dom.js";
 import { DASH, cents, grouped, printable, shownName } from "./format.js";
 import { getJson } from "./fetch.js";
 import "./costs-advice.js";
+import "./costs-questions.js";
 import { csv, save } from "./costs-csv.js";
 import { showDetails } from "./costs-details.js";
 import { showDays, showHours, tableToggle } from "./costs-plots.js";
@@ -104,6 +105,7 @@ function showControls() {
   byId("property-label").hidden = !state.isOther;
   byId("spread").checked = query.spread.length > 0;
   // Without prices there is no money to spread, and a reader of some tenants sees no remainder.
+  byId("questions").hidden = !answer || answer.partial;
   byId("spread-label").hidden = Boolean(answer) && (answer.currency === null || answer.partial);
   byId("more").checked = Boolean(query.more);
   setText(byId("busy"), state.isAsking ? "asking…" : "");
