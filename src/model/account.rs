@@ -112,27 +112,33 @@ pub struct Amount {
     field: Field,
 }
 
-type Field = fn(&mut Amounts) -> &mut u64;
+type Field = (fn(&Amounts) -> u64, fn(&mut Amounts) -> &mut u64);
+
+macro_rules! field {
+    ($($path:tt)+) => {
+        (|amounts| amounts.$($path)+, |amounts| &mut amounts.$($path)+)
+    };
+}
 
 /// All amounts: the parts of held time, the shares of used time, what the driver reports, measured time, and maxima. A new one is a row
 /// here, a field of [`Amounts`] and a column of the ledger.
 pub const AMOUNTS: &[Amount] = &[
-    counted("within_ns", Some("within_ns"), |amounts| &mut amounts.parts.within),
-    counted("lent_ns", Some("lent_ns"), |amounts| &mut amounts.parts.lent),
-    counted("idle_ns", Some("idle_ns"), |amounts| &mut amounts.parts.idle),
-    counted("unmeasured_ns", Some("unmeasured_ns"), |amounts| &mut amounts.parts.unmeasured),
-    counted("unavailable_ns", Some("unavailable_ns"), |amounts| &mut amounts.parts.unavailable),
+    counted("within_ns", Some("within_ns"), field!(parts.within)),
+    counted("lent_ns", Some("lent_ns"), field!(parts.lent)),
+    counted("idle_ns", Some("idle_ns"), field!(parts.idle)),
+    counted("unmeasured_ns", Some("unmeasured_ns"), field!(parts.unmeasured)),
+    counted("unavailable_ns", Some("unavailable_ns"), field!(parts.unavailable)),
     // A bill has the sum of the four instead of the first.
-    counted("used_within_ns", None, |amounts| &mut amounts.used.within),
-    counted("used_beyond_ns", Some("beyond_share_ns"), |amounts| &mut amounts.used.beyond),
-    counted("used_outside_ns", Some("outside_holding_ns"), |amounts| &mut amounts.used.outside),
-    counted("used_unheld_ns", Some("unheld_ns"), |amounts| &mut amounts.used.unheld),
-    reported("energy_static_uj", Some("energy_static_uj"), |amounts| &mut amounts.energy_static.0),
-    reported("energy_dynamic_uj", Some("energy_dynamic_uj"), |amounts| &mut amounts.energy_dynamic.0),
-    reported("memory_byte_seconds", None, |amounts| &mut amounts.memory_byte_seconds),
-    reported("energy_waiting_uj", None, |amounts| &mut amounts.energy_waiting.0),
-    counted("measured_ns", Some("measured_ns"), |amounts| &mut amounts.measured),
-    maximum("memory_peak_bytes", None, |amounts| &mut amounts.memory_peak),
+    counted("used_within_ns", None, field!(used.within)),
+    counted("used_beyond_ns", Some("beyond_share_ns"), field!(used.beyond)),
+    counted("used_outside_ns", Some("outside_holding_ns"), field!(used.outside)),
+    counted("used_unheld_ns", Some("unheld_ns"), field!(used.unheld)),
+    reported("energy_static_uj", Some("energy_static_uj"), field!(energy_static.0)),
+    reported("energy_dynamic_uj", Some("energy_dynamic_uj"), field!(energy_dynamic.0)),
+    reported("memory_byte_seconds", None, field!(memory_byte_seconds)),
+    reported("energy_waiting_uj", None, field!(energy_waiting.0)),
+    counted("measured_ns", Some("measured_ns"), field!(measured)),
+    maximum("memory_peak_bytes", None, field!(memory_peak)),
 ];
 
 pub const PARTS: &[Amount] = AMOUNTS.split_at(5).0;
@@ -155,11 +161,11 @@ const fn maximum(name: &'static str, json: Option<&'static str>, field: Field) -
 
 impl Amount {
     pub fn of(&self, amounts: &Amounts) -> u64 {
-        *(self.field)(&mut { *amounts })
+        self.field.0(amounts)
     }
 
     pub fn of_mut<'a>(&self, amounts: &'a mut Amounts) -> &'a mut u64 {
-        (self.field)(amounts)
+        self.field.1(amounts)
     }
 }
 
@@ -179,8 +185,8 @@ impl Amounts {
     pub fn checked_add(mut self, other: &Self) -> Option<Self> {
         let (energy, measured) = (REPORTED.split_at(2).0, AMOUNTS.split_at(13).1.split_at(1).0);
         let fits = [PARTS, USES, energy, measured].into_iter().all(|kinds| {
-            let both = kinds.iter().map(|kind| u128::from(kind.of(&self)) + u128::from(kind.of(other)));
-            both.sum::<u128>() <= u64::MAX.into()
+            let mut both = kinds.iter().flat_map(|kind| [kind.of(&self), kind.of(other)]);
+            both.try_fold(0_u64, u64::checked_add).is_some()
         });
         fits.then(|| {
             self.add(other);

@@ -144,6 +144,24 @@ pub(super) struct Sums {
     pub(super) unpriced: u64,
 }
 
+impl Sums {
+    /// In the order of [`SUMS`].
+    pub(super) fn numbers(mut self) -> SumNumbers {
+        let mut numbers = [0; SUMS.len()];
+        numbers.iter_mut().zip(SUMS).for_each(|(number, column)| *number = *column.of(&mut self));
+        numbers
+    }
+
+    pub(super) fn of_numbers(numbers: &SumNumbers) -> Self {
+        let mut sums = Self::default();
+        SUMS.iter().zip(numbers).for_each(|(column, number)| *column.of(&mut sums) = *number);
+        sums
+    }
+}
+
+/// The numbers of a row, in the order of [`SUMS`].
+pub(super) type SumNumbers = [u64; SUMS.len()];
+
 /// The columns that are added up: the amounts, then charged and unpriced time.
 pub(super) const SUMS: &[SumColumn] = &{
     const LAST: usize = AMOUNTS.len() + 1;

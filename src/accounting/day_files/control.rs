@@ -5,7 +5,7 @@ use std::io::{self, Read};
 
 use serde::{Deserialize, Serialize};
 
-use super::columns::{Cell, SUMS, Sums};
+use super::columns::{Cell, SUMS, SumNumbers};
 use crate::accounting::billing::{DayHeader, ExactMoney};
 use crate::model::hexadecimal;
 
@@ -30,13 +30,19 @@ pub(super) struct FileHeader {
 /// the numbers of each row.
 pub(super) struct RowDigest {
     context: ring::digest::Context,
+    /// What is not in it yet: many small pieces take longer than few large ones.
+    waiting: Vec<u8>,
     /// The last cells.
     keys: Vec<u8>,
 }
 
 impl Default for RowDigest {
     fn default() -> Self {
-        Self { context: ring::digest::Context::new(&ring::digest::SHA256), keys: Vec::new() }
+        Self {
+            context: ring::digest::Context::new(&ring::digest::SHA256),
+            waiting: Vec::new(),
+            keys: Vec::new(),
+        }
     }
 }
 
@@ -58,28 +64,37 @@ impl RowDigest {
             }
         }
         if self.keys != bytes {
-            self.context.update(&bytes);
+            self.update(&bytes);
             self.keys = bytes;
         }
     }
 
     /// Adds a row with the last cells.
-    pub(super) fn add_row(&mut self, quarter: i64, sums: &Sums, money: [ExactMoney; 2]) {
+    pub(super) fn add_row(&mut self, quarter: i64, sums: &SumNumbers, money: [ExactMoney; 2]) {
         let mut bytes = [0; 8 * (2 + SUMS.len()) + 32];
         // No cell begins so.
         bytes[0] = 3;
         bytes[8..16].copy_from_slice(&quarter.to_be_bytes());
-        let mut sums = *sums;
-        for (place, column) in bytes[16..].chunks_exact_mut(8).zip(SUMS) {
-            place.copy_from_slice(&column.of(&mut sums).to_be_bytes());
+        for (place, number) in bytes[16..].chunks_exact_mut(8).zip(sums) {
+            place.copy_from_slice(&number.to_be_bytes());
         }
         for (place, money) in bytes[16 + 8 * SUMS.len()..].chunks_exact_mut(16).zip(money) {
             place.copy_from_slice(&money.parts().to_be_bytes());
         }
-        self.context.update(&bytes);
+        self.update(&bytes);
     }
 
-    pub(super) fn finish(self) -> String {
+    fn update(&mut self, bytes: &[u8]) {
+        const MOST: usize = 1 << 13;
+        self.waiting.extend_from_slice(bytes);
+        if self.waiting.len() >= MOST {
+            self.context.update(&self.waiting);
+            self.waiting.clear();
+        }
+    }
+
+    pub(super) fn finish(mut self) -> String {
+        self.context.update(&self.waiting);
         hexadecimal(self.context.finish().as_ref())
     }
 }

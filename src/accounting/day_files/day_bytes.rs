@@ -47,7 +47,7 @@ fn metadata(
     for (cells, row) in rows {
         let read = columns.iter().zip(cells).filter(|(column, _)| column.is_read);
         digest.add_keys(read.map(|(_, cell)| cell));
-        digest.add_row(quarter_of(row), &sums_of(row), [row.line.exact, row.line.exact_energy]);
+        digest.add_row(quarter_of(row), &sums_of(row).numbers(), [row.line.exact, row.line.exact_energy]);
     }
     let header = FileHeader { day: header.clone(), rows: digest.finish() };
     let header = serde_json::to_string(&header).map_err(|error| ParquetError::External(error.into()))?;

@@ -13,7 +13,7 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{ChunkReader, FileReader, RowGroupReader, SerializedFileReader};
 use serde::de::DeserializeOwned;
 
-use super::columns::{Cell, ColumnType, KEYS, MONEY, QUARTER, SUMS, Sums};
+use super::columns::{Cell, ColumnType, KEYS, MONEY, QUARTER, SUMS, SumNumbers, Sums};
 use super::control::{
     DIGEST_KEY, FORMAT, FORMAT_KEY, FileHeader, HEADER_KEY, MICROSECOND, RowDigest, digest_of,
 };
@@ -166,7 +166,11 @@ enum KeyValues {
 impl KeyValues {
     fn is_same(&self, row: usize, other: usize) -> bool {
         match self {
-            Self::Text(texts) => texts[row] == texts[other],
+            // Cells of one text are mostly one place in memory.
+            Self::Text(texts) => match (&texts[row], &texts[other]) {
+                (Some(one), Some(other)) => std::ptr::eq(one.data(), other.data()) || one == other,
+                (one, other) => one.is_none() && other.is_none(),
+            },
             Self::Integer(numbers) => numbers[row] == numbers[other],
             Self::Missing => true,
         }
@@ -286,8 +290,15 @@ impl GroupReader {
             numbers.map(|number| number.ok_or_else(|| empty(name))).collect::<Result<Vec<i64>, FileProblem>>()
         };
         let quarters = required(QUARTER, &mut self.quarters)?;
-        let sums = SUMS.iter().zip(&mut self.sums).map(|(column, reader)| required(column.name, reader));
-        let sums = sums.collect::<Result<_, FileProblem>>()?;
+        let mut sums = vec![[0; SUMS.len()]; count];
+        for (place, (column, reader)) in SUMS.iter().zip(&mut self.sums).enumerate() {
+            for (row, number) in sums.iter_mut().zip(required(column.name, reader)?) {
+                row[place] = u64::try_from(number)
+                    .ok()
+                    .filter(|number| *number < MOST_OF_ROW)
+                    .ok_or_else(|| FileProblem::Damaged(format!("{} is {number} in a row", column.name)))?;
+            }
+        }
         let money = MONEY.iter().zip(&mut self.money).map(|(column, reader)| {
             let money = read_column(reader, count)?.into_iter().map(|cell| {
                 let bytes = cell.as_ref().map(|cell| cell.data()).unwrap_or_default();
@@ -333,7 +344,7 @@ struct RowBatch {
     quarters: Vec<i64>,
     /// In the order of the columns of [`KEYS`] that are read.
     keys: Vec<KeyValues>,
-    sums: Vec<Vec<i64>>,
+    sums: Vec<SumNumbers>,
     money: Vec<Vec<ExactMoney>>,
 }
 
@@ -370,19 +381,19 @@ impl<F: FnMut(DayRow) -> Result<(), FileProblem>> RunDraft<'_, F> {
                 last = Some((empty, prices));
             }
             let Some((empty, prices)) = &last else { continue };
-            let (sums, money) = rows.amounts(row)?;
-            self.digest.add_row(rows.quarters[row], &sums, money);
+            let money = [rows.money[0][row], rows.money[1][row]];
+            self.digest.add_row(rows.quarters[row], &rows.sums[row], money);
+            let sums = Sums::of_numbers(&rows.sums[row]);
             self.held += i128::from(sums.amounts.parts.held());
             self.money.add(prices, &RowMoney { quarter, sums: &sums, money })?;
             let is_alone = limits.by_quarter.contains(&empty.line.gpu.uuid);
             let is_inside = is_alone || limits.from <= quarter && quarter < limits.to;
             let interval = limits.cuts.partition_point(|cut| *cut <= quarter);
-            if let Some((of, run)) = current.take() {
-                if is_same && is_inside && of == interval && !is_alone && !limits.all_by_quarter {
-                    current = Some((of, run));
-                } else {
-                    (self.take)(run)?;
-                }
+            let goes_on = is_same && is_inside && !is_alone && !limits.all_by_quarter;
+            if !(goes_on && current.as_ref().is_some_and(|(of, _)| *of == interval))
+                && let Some((_, run)) = current.take()
+            {
+                (self.take)(run)?;
             }
             if is_inside {
                 let (_, run) =
@@ -401,19 +412,6 @@ fn add_to_run(run: &mut DayRow, sums: &Sums, [money, energy]: [ExactMoney; 2]) -
     line.exact = line.exact.plus(money)?;
     line.exact_energy = line.exact_energy.plus(energy)?;
     Ok(())
-}
-
-impl RowBatch {
-    fn amounts(&self, row: usize) -> Result<(Sums, [ExactMoney; 2]), FileProblem> {
-        let mut sums = Sums::default();
-        for (column, numbers) in SUMS.iter().zip(&self.sums) {
-            let number = u64::try_from(numbers[row]).ok().filter(|number| *number < MOST_OF_ROW);
-            *column.of(&mut sums) = number.ok_or_else(|| {
-                FileProblem::Damaged(format!("{} is {} in a row", column.name, numbers[row]))
-            })?;
-        }
-        Ok((sums, [self.money[0][row], self.money[1][row]]))
-    }
 }
 
 /// The cells of a row that tell it apart, by column.

@@ -178,17 +178,18 @@ pub(super) struct SummedDate {
 /// Sums the files of a date as a bill does, and leaves out those that cannot be read. The request is of the date.
 ///
 /// # Errors
-/// Two currencies; a sum that does not fit.
+/// Two currencies; a sum that does not fit; it is cancelled.
 pub(super) fn sum_date(
     source: &ExportSource<'_>,
     request: &BillRequest,
     files: Vec<DayPath>,
     hours: Vec<LocalHour>,
+    is_cancelled: impl Fn() -> bool,
 ) -> Result<SummedDate, ExportError> {
     let mut draft = FleetDraft::new(source, request, request.to.unwrap_or_default())?;
     draft.days = hours.iter().map(|hour| hour.begin).collect();
     draft.sums = Some(DateSums::new(hours));
-    draft.read(files, &mut |_, _| Ok(()))?;
+    draft.read(files, &mut |_, _| if is_cancelled() { Err(ExportError::Cancelled) } else { Ok(()) })?;
     draft.finish_sums()
 }
 

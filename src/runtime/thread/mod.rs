@@ -101,16 +101,36 @@ impl Thread {
 pub(crate) fn map_in_order<T: Sync, R: Send, E>(
     items: &[T],
     map: impl Fn(&T) -> R + Sync,
-    mut take: impl FnMut(usize, R) -> Result<(), E>,
+    take: impl FnMut(usize, R) -> Result<(), E>,
 ) -> Result<(), E> {
     const WAITING: usize = 4;
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    map_on([workers, WAITING], items, map, take)
+}
+
+/// Maps items one by one, each while `take` has the result of the one before, for results that are large.
+pub(crate) fn map_ahead<T: Sync, R: Send, E>(
+    items: &[T],
+    map: impl Fn(&T) -> R + Sync,
+    take: impl FnMut(usize, R) -> Result<(), E>,
+) -> Result<(), E> {
+    map_on([1, 0], items, map, take)
+}
+
+/// `waiting` is how many results of each thread wait at any time, besides the one that it has made.
+fn map_on<T: Sync, R: Send, E>(
+    [workers, waiting]: [usize; 2],
+    items: &[T],
+    map: impl Fn(&T) -> R + Sync,
+    mut take: impl FnMut(usize, R) -> Result<(), E>,
+) -> Result<(), E> {
+    let workers = workers.min(items.len());
     let map = &map;
     std::thread::scope(|scope| {
         // Each thread has every nth item, so that the next result is always that of a known thread.
         let results: Vec<mpsc::Receiver<R>> = (0..workers)
             .map(|worker| {
-                let (sender, results) = mpsc::sync_channel(WAITING);
+                let (sender, results) = mpsc::sync_channel(waiting);
                 scope.spawn(move || {
                     for item in items.iter().skip(worker).step_by(workers) {
                         // Nobody takes more results.
@@ -141,16 +161,15 @@ mod tests {
     #[test]
     fn results_come_in_the_order_of_the_items_and_end_where_one_is_refused() {
         let items: Vec<u64> = (0..100).collect();
-        for refused in [7, 100] {
+        for (refused, is_ahead) in [(7, false), (100, false), (7, true), (100, true)] {
             let mut taken = Vec::new();
-            let ended = map_in_order(
-                &items,
-                |item| item * 2,
-                |place, result| {
-                    taken.push((place as u64, result));
-                    if taken.len() == refused + 1 { Err(place) } else { Ok(()) }
-                },
-            );
+            let take = |place, result| {
+                taken.push((place as u64, result));
+                if taken.len() == refused + 1 { Err(place) } else { Ok(()) }
+            };
+            let double = |item: &u64| item * 2;
+            let ended =
+                if is_ahead { map_ahead(&items, double, take) } else { map_in_order(&items, double, take) };
             assert_eq!(ended, if refused < 100 { Err(refused) } else { Ok(()) });
             assert!(taken.iter().all(|(place, result)| *result == place * 2), "{taken:?}");
             assert_eq!(taken.len(), items.len().min(refused + 1));

@@ -35,6 +35,11 @@ impl CostWorkload {
 }
 
 impl CostKey {
+    pub fn is_same_without_workload(&self, other: &Self) -> bool {
+        (&self.node, &self.model, &self.tenant, &self.class)
+            == (&other.node, &other.model, &other.tenant, &other.class)
+    }
+
     /// What groups and filters look at; `attributes` are those of its tenant.
     pub fn view<'a>(&'a self, attributes: Option<&'a BTreeMap<String, String>>) -> LineView<'a> {
         let workload = self.workload.as_ref();

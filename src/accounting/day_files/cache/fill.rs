@@ -5,21 +5,24 @@ use std::path::Path;
 use std::sync::Arc;
 
 use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
+use super::reduce::shared_labels;
 use super::store::{
     BY_HOUR, BY_NODE, BY_WORKLOAD, DateWriter, KeyReader, date_number, day_number, day_of, ids_of, read_rows,
 };
 use super::sums::{DateSums, WorkloadSums};
 use super::{CacheError, CostCache};
-use crate::accounting::billing::costs::{CostKey, CostWorkload, local_hours};
+use crate::accounting::billing::costs::{CostKey, CostSums, CostWorkload, local_hours};
 use crate::accounting::billing::{BillRequest, GpuConflict, StatedBudgets, day_begin};
 use crate::accounting::day_files::error::{ExportError, FileProblem};
 use crate::accounting::day_files::fleet::{ExportSource, FileContent, SummedDate, sum_date};
 use crate::accounting::day_files::tree::{ExportTree, TreeFile};
 use crate::model::{DAY, GpuId, HolderId, Utc};
 use crate::runtime::clock::Stop;
+use crate::runtime::thread::map_ahead;
 
 /// Dates that are looked at often: nodes still write their files. A later change is listed.
 const RECENT: i64 = 3;
@@ -73,6 +76,9 @@ struct KnownFile {
     content: Option<FileContent>,
 }
 
+/// A date, its files, and those that it had when it was summed last, by path.
+type DateFiles = (i64, Vec<TreeFile>, BTreeMap<String, KnownFile>);
+
 /// What the files of a date make, before it is written.
 struct NewDate {
     sums: DateSums,
@@ -105,7 +111,7 @@ impl CostCache {
     ) -> Result<Looked, CacheError> {
         let today = date_number(now);
         let is_wanted = |date: i64| scope == LookScope::All || date > today - RECENT;
-        let number = |day: Date| date_number(day_begin(day, &jiff::tz::TimeZone::UTC).unwrap_or_default());
+        let number = |day: Date| date_number(day_begin(day, &TimeZone::UTC).unwrap_or_default());
         let tree = ExportTree::read(&self.exports, now, |day| is_wanted(number(day)));
         let tree = tree.map_err(|(path, error)| CacheError::File { path, error })?;
         let dates = tree.dates.into_iter().map(|(day, files)| (number(day), files));
@@ -133,14 +139,19 @@ impl CostCache {
             }
         }
         let (total, mut filled, mut is_gone) = (changed.len(), 0, false);
-        for (done, (date, files, known)) in changed.into_iter().enumerate() {
+        let (exports, zone) = (self.exports.clone(), self.zone.clone());
+        let sum = |(date, files, _): &DateFiles| sum(&exports, &zone, *date, files, stop);
+        // A date is summed while the one before is written.
+        map_ahead(&changed, sum, |done, summed| {
             if stop.is_called() {
-                break;
+                return Ok(());
             }
             progress(done, total);
-            is_gone |= files.is_empty();
-            filled += usize::from(self.fill(date, &files, &known, today)?);
-        }
+            let date = &changed[done];
+            is_gone |= date.1.is_empty();
+            filled += usize::from(self.fill(date, summed, today)?);
+            Ok::<_, CacheError>(())
+        })?;
         if is_gone {
             prune(&self.connection)?;
         }
@@ -178,15 +189,14 @@ impl CostCache {
     /// of its files changes.
     fn fill(
         &mut self,
-        date: i64,
-        files: &[TreeFile],
-        known: &BTreeMap<String, KnownFile>,
+        date: &DateFiles,
+        summed: Result<SummedDate, ExportError>,
         today: i64,
     ) -> Result<bool, CacheError> {
-        match self.store(date, files, known, today) {
+        match summed.map_err(CacheError::from).and_then(|summed| self.store(date, summed, today)) {
             Ok(()) => Ok(true),
             Err(error @ (CacheError::Export(_) | CacheError::Sum(_))) => {
-                self.keep(date, files, known, &error)?;
+                self.keep(date, &error)?;
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -195,13 +205,13 @@ impl CostCache {
 
     fn store(
         &mut self,
-        date: i64,
-        files: &[TreeFile],
-        known: &BTreeMap<String, KnownFile>,
+        (date, files, known): &DateFiles,
+        summed: SummedDate,
         today: i64,
     ) -> Result<(), CacheError> {
+        let date = *date;
         let old = date_facts(&self.connection, date)?;
-        let new = self.new_date(date, files, known, (self.sum(date, files)?, old.as_ref()))?;
+        let new = self.new_date(date, files, known, (summed, old.as_ref()))?;
         let is_past = date <= today - RECENT;
         let transaction = self.connection.transaction()?;
         let was_past = "SELECT is_past FROM date WHERE date = ?";
@@ -211,17 +221,6 @@ impl CostCache {
         }
         write(&transaction, date, &new, is_past)?;
         Ok(transaction.commit()?)
-    }
-
-    fn sum(&self, date: i64, files: &[TreeFile]) -> Result<SummedDate, ExportError> {
-        let from = Utc(date.unsigned_abs() * DAY.0);
-        let to = from.plus(DAY);
-        let zone = self.zone.clone();
-        let request = BillRequest { from: Some(from), to: Some(to), zone, ..BillRequest::default() };
-        let source = ExportSource { skip_damaged: true, ..ExportSource::of(&self.exports) };
-        let regular = files.iter().filter(|file| file.state.is_some());
-        let files = regular.map(|file| file.day.clone()).collect();
-        sum_date(&source, &request, files, local_hours([from, to], &self.zone))
     }
 
     /// The sums of those files that could be read, and of the GPUs of the others what they were.
@@ -283,13 +282,7 @@ impl CostCache {
     }
 
     /// Leaves a date as it was, and notes why.
-    fn keep(
-        &mut self,
-        date: i64,
-        files: &[TreeFile],
-        known: &BTreeMap<String, KnownFile>,
-        error: &CacheError,
-    ) -> Result<(), CacheError> {
+    fn keep(&mut self, (date, files, known): &DateFiles, error: &CacheError) -> Result<(), CacheError> {
         tracing::warn!(%error, "a date of the exports keeps the sums that it had");
         let files = files.iter().enumerate().map(|(place, file)| {
             let path = self.relative(&file.day.path);
@@ -302,9 +295,26 @@ impl CostCache {
         });
         let files: Vec<NewFile> = files.collect();
         let transaction = self.connection.transaction()?;
-        write_files(&transaction, date, &files)?;
+        write_files(&transaction, *date, &files)?;
         Ok(transaction.commit()?)
     }
+}
+
+fn sum(
+    exports: &Path,
+    zone: &TimeZone,
+    date: i64,
+    files: &[TreeFile],
+    stop: &Stop,
+) -> Result<SummedDate, ExportError> {
+    let from = Utc(date.unsigned_abs() * DAY.0);
+    let to = from.plus(DAY);
+    let (zone, hours) = (zone.clone(), local_hours([from, to], zone));
+    let request = BillRequest { from: Some(from), to: Some(to), zone, ..BillRequest::default() };
+    let source = ExportSource { skip_damaged: true, ..ExportSource::of(exports) };
+    let regular = files.iter().filter(|file| file.state.is_some());
+    let files = regular.map(|file| file.day.clone()).collect();
+    sum_date(&source, &request, files, hours, || stop.is_called())
 }
 
 pub(super) fn date_facts(connection: &Connection, date: i64) -> Result<Option<DateFacts>, CacheError> {
@@ -335,8 +345,8 @@ fn note_change(
 fn prune(connection: &Connection) -> Result<(), CacheError> {
     let of_workloads = ["gpu", "holder", "labels"].map(|name| format!("SELECT {name} FROM by_workload"));
     let of_keys = ["node", "model", "tenant", "class"].map(|name| format!("SELECT {name} FROM cost_key"));
-    let of_hours = "SELECT tenant FROM by_hour".to_owned();
-    let names = of_workloads.into_iter().chain(of_keys).chain([of_hours]).collect::<Vec<_>>().join(" UNION ");
+    let others = ["SELECT labels FROM by_node", "SELECT tenant FROM by_hour"].map(str::to_owned);
+    let names = of_workloads.into_iter().chain(of_keys).chain(others).collect::<Vec<_>>().join(" UNION ");
     connection.execute_batch(&format!(
         "BEGIN;
         DELETE FROM cost_key WHERE id NOT IN (SELECT key FROM by_node);
@@ -350,25 +360,23 @@ fn prune(connection: &Connection) -> Result<(), CacheError> {
 fn write(connection: &Connection, date: i64, new: &NewDate, is_past: bool) -> Result<(), CacheError> {
     let mut writer = DateWriter::new(connection, date);
     writer.clear(new.keeps_hours)?;
-    let mut rows = Vec::new();
-    for ((day, key), sums) in &new.sums.by_node()? {
-        rows.push((vec![day_number(*day), writer.key(key)?], *sums));
-    }
-    writer.write(BY_NODE, rows.into_iter())?;
-    let mut rows = Vec::new();
+    let (mut rows, mut by_node) = (Vec::new(), BTreeMap::<[i64; 3], CostSums>::new());
     for ((day, key), sums) in &new.sums.workloads {
         let Some(CostWorkload { gpu, holder, labels }) = &key.workload else { continue };
+        let (day, key) = (day_number(*day), writer.key(key)?);
+        let shared = writer.name(&serde_json::to_string(&shared_labels(labels))?)?;
+        by_node.entry([day, key, shared]).or_default().add(sums)?;
         let [uuid, name] = [writer.name(&gpu.uuid)?, writer.name(holder.name())?];
         let labels = writer.name(&serde_json::to_string(labels)?)?;
-        let version = holder.version().cast_signed();
-        rows.push((vec![day_number(*day), writer.key(key)?, uuid, name, version, labels], *sums));
+        rows.push(([day, key, uuid, name, holder.version().cast_signed(), labels], *sums));
     }
     writer.write(BY_WORKLOAD, rows.into_iter())?;
+    writer.write(BY_NODE, by_node.into_iter())?;
     if !new.keeps_hours {
         let mut rows = Vec::new();
         for ((hour, tenant), sums) in &new.sums.by_hour {
             let seconds = (hour.0 / 1_000_000_000).cast_signed();
-            rows.push((vec![seconds, writer.name(tenant)?], *sums));
+            rows.push(([seconds, writer.name(tenant)?], *sums));
         }
         writer.write(BY_HOUR, rows.into_iter())?;
     }

@@ -15,13 +15,26 @@ use crate::accounting::billing::costs::{CostKey, CostRequest};
 use crate::accounting::billing::{BillProperty, LineView, PropertyFilters};
 use crate::model::{GpuId, HolderId, RESERVED};
 
-/// The numbers by which a row of a workload names what it is of.
+/// The numbers by which a row names what it is of; 0 where it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RowNames {
+    pub(super) day: i64,
     pub(super) key: i64,
     pub(super) gpu: i64,
     pub(super) holder: i64,
     pub(super) labels: i64,
+}
+
+impl From<[i64; 6]> for RowNames {
+    fn from([day, key, gpu, holder, _version, labels]: [i64; 6]) -> Self {
+        Self { day, key, gpu, holder, labels }
+    }
+}
+
+impl From<[i64; 3]> for RowNames {
+    fn from([day, key, labels]: [i64; 3]) -> Self {
+        Self { day, key, gpu: 0, holder: 0, labels }
+    }
 }
 
 /// What a row is told apart by.

@@ -1,6 +1,6 @@
 //! Keys with no more of a workload than a request looks at, so that few are made of many.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::CacheError;
@@ -9,12 +9,41 @@ use super::report::Labels;
 use super::store::KeyReader;
 use crate::accounting::billing::LineDetail;
 use crate::accounting::billing::costs::{CostKey, CostRequest, CostWorkload};
-use crate::model::{GpuId, HolderId, HolderKind, RESERVED};
+use crate::model::{Fact, GpuId, HolderId, HolderKind, RESERVED};
+
+/// Whether many workloads have one value of a label, so that sums by it are few.
+fn is_shared(label: &str) -> bool {
+    let of_one = [
+        Fact::SlurmJob,
+        Fact::SlurmStep,
+        Fact::SlurmArrayJob,
+        Fact::SlurmArrayTask,
+        Fact::SlurmHetJob,
+        Fact::SlurmJobName,
+        Fact::Pod,
+        Fact::PodUid,
+        Fact::OwnerName,
+        Fact::Container,
+        Fact::ContainerName,
+        Fact::ContainerImage,
+        Fact::Vm,
+        Fact::Unit,
+    ];
+    of_one.iter().all(|fact| fact.label() != label)
+}
+
+/// The labels that sums without workloads have.
+pub(super) fn shared_labels(labels: &Labels) -> BTreeMap<&str, &str> {
+    let labels = labels.iter().filter(|(label, _)| is_shared(label));
+    labels.map(|(label, value)| (label.as_str(), value.as_str())).collect()
+}
 
 #[derive(Debug)]
 pub(super) struct ReducedKeys {
     detail: LineDetail,
     has_gpu: bool,
+    needs_workloads: bool,
+    has_labels: bool,
     /// The place of what is left of labels, by the number of their text.
     places: HashMap<i64, usize>,
     labels: Vec<Arc<Labels>>,
@@ -31,9 +60,15 @@ impl ReducedKeys {
             let of_titles = HolderKind::OF_TITLES.iter().map(|fact| fact.label().to_owned());
             detail.labels.get_or_insert_default().extend(of_titles);
         }
+        let has_gpu = request.properties().any(|property| matches!(property.word(), Some("gpu" | "uuid")));
+        let mut labels = detail.labels.iter().flatten();
+        let is_shared = labels.clone().all(|label| is_shared(label));
+        let needs_workloads = detail.workload || has_gpu || !is_shared;
         Self {
+            needs_workloads,
+            has_labels: needs_workloads || labels.next().is_some(),
             detail,
-            has_gpu: request.properties().any(|property| matches!(property.word(), Some("gpu" | "uuid"))),
+            has_gpu,
             places: HashMap::new(),
             labels: Vec::new(),
             by_labels: HashMap::new(),
@@ -41,12 +76,22 @@ impl ReducedKeys {
         }
     }
 
+    /// Whether sums without workloads do not tell what is asked for apart.
+    pub(super) const fn needs_workloads(&self) -> bool {
+        self.needs_workloads
+    }
+
+    /// Whether keys have something of workloads.
+    pub(super) const fn has_labels(&self) -> bool {
+        self.has_labels
+    }
+
     /// The key of a row, from what it names.
     pub(super) fn key(
         &mut self,
         keys: &mut KeyReader<'_>,
         of_tenant: &Arc<CostKey>,
-        RowNames { key, gpu, holder, labels }: RowNames,
+        RowNames { key, gpu, holder, labels, .. }: RowNames,
     ) -> Result<Arc<CostKey>, CacheError> {
         let place = self.labels(keys, labels)?;
         let gpu = if self.has_gpu { gpu } else { 0 };

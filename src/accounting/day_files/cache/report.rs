@@ -14,8 +14,8 @@ use super::facts::PeriodFacts;
 use super::rank::{GroupFinder, Ranked, Ranking, RowNames, is_ranked};
 use super::reduce::ReducedKeys;
 use super::store::{
-    BY_HOUR, BY_NODE, BY_WORKLOAD, KeyReader, date_number, day_number, day_of, ids_of, read_amounts,
-    read_rows,
+    BY_HOUR, BY_NODE, BY_WORKLOAD, KeyReader, SumTable, date_number, day_number, day_of, ids_of,
+    read_amounts, read_rows,
 };
 use super::{BUSY, CacheError};
 use crate::accounting::billing::costs::{
@@ -171,62 +171,70 @@ impl Feed<'_, '_> {
         let mut ranking = Ranking::default();
         if let Some((ids, days)) = rows_of(period, self.zone) {
             let amount = if has_money { "money" } else { "within + lent + idle + unmeasured + unavailable" };
-            let Self { connection, keys, request, .. } = self;
-            read_amounts(
-                connection,
-                (BY_WORKLOAD, amount),
-                ids,
-                days,
-                |[_, key, gpu, holder, _, labels], sum| {
-                    let of_tenant = keys.key(key)?;
-                    if request.visible.shows(&of_tenant.tenant, |_| None)
-                        && let Some(group) =
-                            finder.group(keys, &of_tenant, RowNames { key, gpu, holder, labels })?
-                    {
-                        ranking.add(group, sum);
-                    }
-                    Ok(())
-                },
-            )?;
+            if self.reduced.needs_workloads() {
+                self.rank_rows::<6>((BY_WORKLOAD, amount), (ids, days), finder, &mut ranking)?;
+            } else {
+                self.rank_rows::<3>((BY_NODE, amount), (ids, days), finder, &mut ranking)?;
+            }
         }
         Ok(ranking.finish(self.request.top))
     }
 
-    fn add_days(&mut self, range: [Utc; 2], fed: Fed) -> Result<(), CacheError> {
-        let Some((ids, days)) = rows_of(range, self.zone) else { return Ok(()) };
-        if self.request.needs_workloads() {
-            return self.add_workloads(ids, days, fed);
-        }
-        let Self { connection, keys, draft, .. } = self;
-        read_rows(connection, BY_NODE, ids, days, |[day, key], sums| {
-            let key = keys.key(key)?;
-            match fed {
-                Fed::Period => draft.add(&key, day_of(day), &sums)?,
-                Fed::Before => draft.add_before(&key, &sums)?,
+    fn rank_rows<const KEYS: usize>(
+        &mut self,
+        amount: (SumTable, &str),
+        (ids, days): ([i64; 2], RangeInclusive<i64>),
+        finder: &mut GroupFinder<'_>,
+        ranking: &mut Ranking,
+    ) -> Result<(), CacheError>
+    where
+        RowNames: From<[i64; KEYS]>,
+    {
+        let Self { connection, keys, request, .. } = self;
+        read_amounts(connection, amount, ids, days, |row: [i64; KEYS], sum| {
+            let names = RowNames::from(row);
+            let of_tenant = keys.key(names.key)?;
+            if request.visible.shows(&of_tenant.tenant, |_| None)
+                && let Some(group) = finder.group(keys, &of_tenant, names)?
+            {
+                ranking.add(group, sum);
             }
             Ok(())
         })
     }
 
-    fn add_workloads(
+    fn add_days(&mut self, range: [Utc; 2], fed: Fed) -> Result<(), CacheError> {
+        let Some(rows) = rows_of(range, self.zone) else { return Ok(()) };
+        if self.reduced.needs_workloads() {
+            self.add_rows::<6>(BY_WORKLOAD, rows, fed)
+        } else {
+            self.add_rows::<3>(BY_NODE, rows, fed)
+        }
+    }
+
+    fn add_rows<const KEYS: usize>(
         &mut self,
-        ids: [i64; 2],
-        days: RangeInclusive<i64>,
+        table: SumTable,
+        (ids, days): ([i64; 2], RangeInclusive<i64>),
         fed: Fed,
-    ) -> Result<(), CacheError> {
+    ) -> Result<(), CacheError>
+    where
+        RowNames: From<[i64; KEYS]>,
+    {
         let Self { connection, request, keys, reduced, ranked, draft, .. } = self;
-        read_rows(connection, BY_WORKLOAD, ids, days, |[day, key, gpu, holder, _, labels], sums| {
-            let of_tenant = keys.key(key)?;
+        read_rows(connection, table, ids, days, |row: [i64; KEYS], sums| {
+            let names = RowNames::from(row);
+            let of_tenant = keys.key(names.key)?;
             if !request.visible.shows(&of_tenant.tenant, |_| None) {
                 return Ok(());
             }
-            let names = RowNames { key, gpu, holder, labels };
+            let day = day_of(names.day);
             if let Some((finder, ranked)) = ranked {
                 match finder.group(keys, &of_tenant, names)? {
                     Some(group) if ranked.names(group) => {}
                     group => {
                         match fed {
-                            Fed::Period => draft.add_rest(&of_tenant, day_of(day), &sums, group.is_some())?,
+                            Fed::Period => draft.add_rest(&of_tenant, day, &sums, group.is_some())?,
                             Fed::Before if group.is_some() => draft.add_rest_before(&sums)?,
                             Fed::Before => {}
                         }
@@ -234,9 +242,9 @@ impl Feed<'_, '_> {
                     }
                 }
             }
-            let key = reduced.key(keys, &of_tenant, names)?;
+            let key = if reduced.has_labels() { reduced.key(keys, &of_tenant, names)? } else { of_tenant };
             match fed {
-                Fed::Period => draft.add(&key, day_of(day), &sums)?,
+                Fed::Period => draft.add(&key, day, &sums)?,
                 Fed::Before => draft.add_before(&key, &sums)?,
             }
             Ok(())

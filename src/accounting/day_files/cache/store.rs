@@ -17,11 +17,12 @@ use crate::accounting::billing::{ExactMoney, MoneyOverflow};
 use crate::model::{EnergySum, Money, NodeIdentity, TimeSum, Utc};
 
 /// Another one is deleted and filled again.
-pub(super) const SCHEMA: i64 = 3;
+pub(super) const SCHEMA: i64 = 4;
 
 pub(super) const TABLES: &str = "
     CREATE TABLE made_for (text TEXT NOT NULL);
-    CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
+    CREATE TABLE name (id INTEGER PRIMARY KEY, digest INTEGER NOT NULL, text TEXT NOT NULL);
+    CREATE INDEX name_digest ON name (digest);
     CREATE TABLE cost_key (
         id INTEGER PRIMARY KEY, node INTEGER NOT NULL, model INTEGER NOT NULL, tenant INTEGER NOT NULL,
         class INTEGER NOT NULL, UNIQUE (node, model, tenant, class)
@@ -43,7 +44,8 @@ pub(super) struct SumTable {
     pub(super) keys: &'static [&'static str],
 }
 
-pub(super) const BY_NODE: SumTable = SumTable { name: "by_node", keys: &["day", "key"] };
+/// With the labels that many workloads share.
+pub(super) const BY_NODE: SumTable = SumTable { name: "by_node", keys: &["day", "key", "labels"] };
 pub(super) const BY_WORKLOAD: SumTable =
     SumTable { name: "by_workload", keys: &["day", "key", "gpu", "holder", "version", "labels"] };
 /// By the begin of a local hour, or of what the date has of it, in seconds.
@@ -173,17 +175,32 @@ pub(super) fn read_sums(row: &Row<'_>, keys: usize) -> Result<CostSums, CacheErr
     Ok(sums)
 }
 
+/// The number of a text; none of one that nothing has.
+///
+/// Texts are found by their digests, since an index of the texts themselves would be larger than all sums.
+fn find_name(connection: &Connection, text: &str) -> Result<Option<i64>, CacheError> {
+    let mut find = connection.prepare_cached("SELECT id FROM name WHERE digest = ? AND text = ?")?;
+    Ok(find.query_row(params![name_digest(text), text], |row| row.get(0)).optional()?)
+}
+
+fn name_digest(text: &str) -> i64 {
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    digest.as_ref().first_chunk().copied().map_or(0, i64::from_be_bytes)
+}
+
 /// Writes the rows of one date.
 pub(super) struct DateWriter<'a> {
     connection: &'a Connection,
     date: i64,
     names: HashMap<String, i64>,
     keys: BTreeMap<CostKey, i64>,
+    /// The last one; that of the next row is mostly the same.
+    last_key: Option<(CostKey, i64)>,
 }
 
 impl<'a> DateWriter<'a> {
     pub(super) fn new(connection: &'a Connection, date: i64) -> Self {
-        Self { connection, date, names: HashMap::new(), keys: BTreeMap::new() }
+        Self { connection, date, names: HashMap::new(), keys: BTreeMap::new(), last_key: None }
     }
 
     /// Removes what the date had, perhaps without its hours.
@@ -195,10 +212,10 @@ impl<'a> DateWriter<'a> {
         Ok(())
     }
 
-    pub(super) fn write(
+    pub(super) fn write<const KEYS: usize>(
         &self,
         table: SumTable,
-        rows: impl Iterator<Item = (Vec<i64>, CostSums)>,
+        rows: impl Iterator<Item = ([i64; KEYS], CostSums)>,
     ) -> Result<(), CacheError> {
         let [first, _] = ids_of([self.date; 2]);
         let mut insert = self.connection.prepare_cached(&table.insert())?;
@@ -214,12 +231,11 @@ impl<'a> DateWriter<'a> {
         if let Some(id) = self.names.get(text) {
             return Ok(*id);
         }
-        let mut find = self.connection.prepare_cached("SELECT id FROM name WHERE text = ?")?;
-        let known = find.query_row([text], |row| row.get(0)).optional()?;
-        let id = match known {
+        let id = match find_name(self.connection, text)? {
             Some(id) => id,
             None => {
-                self.connection.prepare_cached("INSERT INTO name (text) VALUES (?)")?.execute([text])?;
+                let insert = "INSERT INTO name (digest, text) VALUES (?, ?)";
+                self.connection.prepare_cached(insert)?.execute(params![name_digest(text), text])?;
                 self.connection.last_insert_rowid()
             }
         };
@@ -229,8 +245,14 @@ impl<'a> DateWriter<'a> {
 
     /// The number of a key without its workload.
     pub(super) fn key(&mut self, key: &CostKey) -> Result<i64, CacheError> {
+        if let Some((last, id)) = &self.last_key
+            && last.is_same_without_workload(key)
+        {
+            return Ok(*id);
+        }
         let key = CostKey { workload: None, ..key.clone() };
         if let Some(id) = self.keys.get(&key) {
+            self.last_key = Some((key, *id));
             return Ok(*id);
         }
         let class = key.class.as_deref().map_or(Ok(0), |class| self.name(class))?;
@@ -246,7 +268,8 @@ impl<'a> DateWriter<'a> {
                 self.connection.last_insert_rowid()
             }
         };
-        self.keys.insert(key, id);
+        self.keys.insert(key.clone(), id);
+        self.last_key = Some((key, id));
         Ok(id)
     }
 }
@@ -276,8 +299,7 @@ impl<'a> KeyReader<'a> {
 
     /// The number of a text, 0 of one that nothing has.
     pub(super) fn find(&self, text: &str) -> Result<i64, CacheError> {
-        let mut find = self.connection.prepare_cached("SELECT id FROM name WHERE text = ?")?;
-        Ok(find.query_row([text], |row| row.get(0)).optional()?.unwrap_or(0))
+        Ok(find_name(self.connection, text)?.unwrap_or(0))
     }
 
     /// A text that is read once only.
@@ -397,7 +419,7 @@ mod tests {
         };
         let all = [sums(None), sums(Some(EnergySum(13)))];
         let writer = DateWriter::new(&connection, 20_000);
-        writer.write(BY_HOUR, all.iter().map(|sums| (vec![7, 8], *sums))).unwrap();
+        writer.write(BY_HOUR, all.iter().map(|sums| ([7, 8], *sums))).unwrap();
         let mut read = Vec::new();
         let take = |keys: [i64; 2], sums| {
             read.push((keys, sums));

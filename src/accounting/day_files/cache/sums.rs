@@ -107,16 +107,6 @@ impl DateSums {
         Ok(())
     }
 
-    /// The sums without workloads.
-    pub(super) fn by_node(&self) -> Result<WorkloadSums, SumOverflow> {
-        let mut by_node = WorkloadSums::new();
-        for ((day, key), sums) in &self.workloads {
-            let key = CostKey { workload: None, ..key.clone() };
-            by_node.entry((*day, key)).or_default().add(sums)?;
-        }
-        Ok(by_node)
-    }
-
     /// Held time and money of all.
     pub(super) fn totals(&self) -> Result<CostSums, SumOverflow> {
         let mut total = CostSums::default();
