@@ -13,11 +13,13 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import threading
 import urllib.error
 import urllib.request
 from datetime import date, timedelta
+from random import Random
 from urllib.parse import parse_qsl, urlsplit
 
 import harness
@@ -689,16 +691,18 @@ def past(suite, browser, scheme):
 class Fleet:
     """`gpumeter fleet` over the exports of a demo with a past of many nodes, and a closed month of them."""
 
-    def __init__(self, suite, demo):
-        self.exports, statements = demo.state / "exports", suite.folder / "statements"
+    def __init__(self, suite, demo, zone="Etc/UTC"):
+        self.exports, name = demo.state / "exports", zone.replace("/", "-")
+        statements, config = suite.folder / f"statements-{name}", suite.folder / f"fleet-{name}.yaml"
+        config.write_text(f"billing: {{time_zone: {zone}}}\n")
         month = (date.today().replace(day=1) - timedelta(days=1)).strftime("%Y-%m")
-        closing = ["statement", "close", "--month", month, "--exports", self.exports, "--accept-gaps", "--statements", statements]
+        closing = ["statement", "close", "--month", month, "--exports", self.exports, "--accept-gaps", "--statements", statements, "--time-zone", zone]
         subprocess.run([GPUMETER, *closing], check=True, capture_output=True)
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        command = ["env", f"CACHE_DIRECTORY={suite.folder / 'cache'}", GPUMETER, "fleet", "--exports", self.exports, "--statements", statements]
-        program = suite.start("fleet", *command, "--listen", f"127.0.0.1:{port}")
-        wait_for("the first look", harness.PATIENCE, self.is_ready, program)
+        command = ["env", f"CACHE_DIRECTORY={suite.folder / f'cache-{name}'}", GPUMETER, "fleet", "--exports", self.exports, "--statements", statements]
+        self.program = suite.start(f"fleet-{name}", *command, "--config", config, "--listen", f"127.0.0.1:{port}")
+        wait_for("the first look", harness.PATIENCE, self.is_ready, self.program)
 
     def is_ready(self):
         try:
@@ -711,6 +715,7 @@ class Fleet:
 def fleet(suite, browser):
     """Twenty nodes with two months of past: the sums of every group are those of `bill` over the exports, and the page says what is missing."""
     demo = Demo(suite, "--history", "60d", "--nodes", "20", scenario="cluster", name="past-fleet")
+    combinations(suite, demo, 10)
     fleet = Fleet(suite, demo)
     for scheme in ("light", "dark"):
         page = Costs(suite, browser, "a fleet with a past", fleet.url, "?period=last-month", scheme=scheme)
@@ -741,6 +746,48 @@ def fleet(suite, browser):
         page.page.resize(390, 844)
         page.picture(f"fleet-phone-{scheme}")
         page.end()
+
+
+def combinations(suite, demo, count):
+    """Random periods, groups and filters in three zones: what the page shows is what the command says that it names."""
+    random = Random(41)
+    days = [date.today() - timedelta(days=day) for day in range(2, 59)]
+    groups = ("tenant", "node", "model", "class", "day", "workload", "user", "namespace", "account", "pool", "gpu", "attribute:cost_center")
+    for zone in ("Etc/UTC", "Europe/Zurich", "Asia/Kathmandu"):
+        fleet = Fleet(suite, demo, zone)
+        for _ in range(count):
+            begin, end = sorted(random.sample(days, 2))
+            asked = {"period": random.choice(["last-month", f"{begin}..{end}", f"{begin}..{end}"]), "group": random.choice(groups), "top": "1000"}
+            if random.random() < 0.6:
+                of = random.choice(["tenant", "node", "model"])
+                rows = get_json(f"{fleet.url}/api/v1/costs", **asked | {"group": of})["rows"]
+                filters = [row["filter"] for row in rows if row["filter"] and not row["remainder"]]
+                asked |= random.choice(filters)
+            elif random.random() < 0.3:
+                asked["spread"] = "__unallocated__"
+            answer = get_json(f"{fleet.url}/api/v1/costs", **asked)
+            shown = [(float(row["held_ns"]) / 3.6e12, float(row["money"] or 0) + float(row["spread"] or 0)) for row in answer["rows"]]
+            billed = billed_rows(answer["command"].replace("--exports DIR", f"--exports {fleet.exports}"))
+            suite.expect(len(shown) == len(billed), f"{zone}, {asked}: {len(shown)} rows on the page, {len(billed)} on the bill: {answer['command']}")
+            for one, other in zip(sorted(shown), sorted(billed)):
+                # The bill rounds its lines together, each by at most one of the last digit.
+                suite.expect(all(abs(mine - theirs) < 0.0003 for mine, theirs in zip(one, other)), f"{zone}, {asked}: {one} on the page, {other} on the bill: {answer['command']}")
+            total = sum(amount for _, amount in billed)
+            suite.expect(abs(float(answer["total"]["money"] or 0) - total) < 0.0002, f"{zone}, {asked}: the total is {answer['total']['money']} and {total}")
+        fleet.program.stop()
+
+
+def billed_rows(command):
+    """Held hours and amount, with its share of remainders, by line of the command that the page names."""
+    printed = subprocess.run([GPUMETER, *shlex.split(command)[1:], "--csv"], capture_output=True, text=True)
+    if printed.returncode not in (0, 1):
+        raise harness.Failed(f"{command}: {printed.stderr}")
+    rows = {}
+    for line in csv.DictReader(io.StringIO(printed.stdout)):
+        known = rows.setdefault(line["line"].rsplit("+", 1)[0], [0, 0])
+        known[0] += float(line["held_hours"])
+        known[1] += float(line["amount"] or 0) + float(line["spread"] or 0)
+    return [tuple(row) for row in rows.values()]
 
 
 def get_shown(demo, period):

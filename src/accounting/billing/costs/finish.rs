@@ -82,7 +82,8 @@ impl CostDraft<'_> {
     /// The rows in the order of the report: by day, else what costs most first, and remainders last.
     fn open_rows(&self, groups: &[Vec<GroupValue>], has_money: bool) -> Vec<OpenRow> {
         let names = SharedNames::of(groups.iter().map(Vec::as_slice));
-        let rows = self.rows.iter().map(|(&(group, day), draft)| {
+        let rows = self.rows.iter().filter(|(_, draft)| !draft.sums.is_nothing());
+        let rows = rows.map(|(&(group, day), draft)| {
             let (key, mut row) = self.named_row(&groups[group as usize], day, &names);
             row.title = self.titles.get(&group).cloned();
             OpenRow { group, key, row, draft: draft.clone() }

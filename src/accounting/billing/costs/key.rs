@@ -122,6 +122,12 @@ impl CostSums {
         Ok(())
     }
 
+    /// Whether there is neither time nor energy nor money.
+    pub fn is_nothing(&self) -> bool {
+        let energy = self.energy.filter(|energy| energy.0 > 0);
+        Self { energy, energy_money: None, emissions: None, ..*self } == Self::default()
+    }
+
     pub fn held(&self) -> u128 {
         self.times[..PARTS.len()].iter().map(|time| time.0).sum()
     }

@@ -57,6 +57,8 @@ fn report(request: &CostRequest, currency: Option<&str>) -> Value {
         ("n2", "bio", 1, 4, 4),
         ("n2", "__unallocated__", 1, 0, 16),
         ("n1", "chem", 2, 1, 0),
+        // Of what has nothing there is no row.
+        ("n2", "__unavailable__", 1, 0, 0),
     ] {
         draft.add(&key(node, tenant), day(of), &sums(within, idle)).unwrap();
     }
