@@ -5,7 +5,7 @@
 #   mail-bills.sh [--dry-run] [MONTH] --statements DIR
 #   mail-bills.sh [--dry-run] [MONTH] [OPTION of gpumeter bill]...
 #
-# Without MONTH the last one. Such options are --url https://node7:9855 --user finance --password-file FILE, or --exports DIR.
+# Without MONTH the last one. Such options are --url https://node7:9855 --web.user finance --web.password-file FILE, or --exports DIR.
 # The address of a tenant is its attribute "mail" (tenants.attributes), or is in the file OWNERS, one "tenant address" on each
 # line. --dry-run prints who would get what. Mail goes out through SENDMAIL, which may be msmtp.
 set -eu

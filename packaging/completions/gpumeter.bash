@@ -275,7 +275,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__advise)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --tenant --explain --config --json --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --web.user --web.password-file --ledger --exports --expect --skip-damaged --time-zone --tenant --explain --config --json --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -293,11 +293,11 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --user)
+                --web.user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --password-file)
+                --web.password-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -341,7 +341,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__bill)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --from --to --month --by --tenant --only --spread --compare --split-by --book --compare-book --csv --html --columns --json --over-budget --against --tolerance --focus --billing-account --invoice-issuer --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --web.user --web.password-file --ledger --exports --expect --skip-damaged --time-zone --from --to --month --by --tenant --only --spread --compare --split-by --book --compare-book --csv --html --columns --json --over-budget --against --tolerance --focus --billing-account --invoice-issuer --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -359,11 +359,11 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --user)
+                --web.user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --password-file)
+                --web.password-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -499,7 +499,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__demand)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --pool --json --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --web.user --web.password-file --ledger --exports --expect --skip-damaged --time-zone --pool --json --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -517,11 +517,11 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --user)
+                --web.user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --password-file)
+                --web.password-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -649,7 +649,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__explain)
-            opts="-h --tenant --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --cluster --from --to --month --names --json --log-format --help"
+            opts="-h --tenant --url --web.ca-file --web.cert-file --web.user --web.password-file --ledger --exports --expect --skip-damaged --time-zone --cluster --from --to --month --names --json --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -671,11 +671,11 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --user)
+                --web.user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --password-file)
+                --web.password-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -723,7 +723,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__fit)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --on --json --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --web.user --web.password-file --ledger --exports --expect --skip-damaged --time-zone --on --json --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -741,11 +741,11 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --user)
+                --web.user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --password-file)
+                --web.password-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -823,7 +823,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__health)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --socket --simulated --json --fail-on --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --web.user --web.password-file --socket --simulated --json --fail-on --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -841,11 +841,11 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --user)
+                --web.user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --password-file)
+                --web.password-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1433,13 +1433,13 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__job)
-            opts="-h --list --slurm-user --slurm-account --sum --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --cluster --from --to --json --brief --log-format --help"
+            opts="-h --user --slurm-account --raw --sum --web.ca-file --web.cert-file --web.user --web.password-file --ledger --exports --expect --skip-damaged --time-zone --cluster --last --from --to --json --brief --url --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
-                --slurm-user)
+                --user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1451,10 +1451,6 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --url)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --web.ca-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1463,11 +1459,11 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --user)
+                --web.user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --password-file)
+                --web.password-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1491,11 +1487,19 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --last)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --from)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --url)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2169,7 +2173,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__top)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --once --own --config --nvml-library --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --web.user --web.password-file --once --own --config --nvml-library --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2187,11 +2191,11 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --user)
+                --web.user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --password-file)
+                --web.password-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

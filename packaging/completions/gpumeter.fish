@@ -88,8 +88,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand fleet" -s h -l help -d
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand top" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand top" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand top" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand top" -l user -d 'User name, if the agent has web.users' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand top" -l password-file -d 'File with the password of that user' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand top" -l web.user -d 'User name, if the agent has web.users' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand top" -l web.password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand top" -l config -d 'Configuration file for its own look: grants, prices, resolvers' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand top" -l nvml-library -d 'Path of the driver library (libnvidia-ml.so.1) for its own look, instead of the one that the loader finds' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand top" -l log-format -d 'Format of the log' -r -f -a "text\t''
@@ -100,8 +100,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand top" -s h -l help -d '
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l user -d 'User name, if the agent has web.users' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l password-file -d 'File with the password of that user' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.user -d 'User name, if the agent has web.users' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l exports -d 'A directory of exports (ledger.export.directory) of any number of nodes, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l expect -d 'With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model. What they did not report is __unobserved__' -r -F
@@ -138,24 +138,25 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l html -d 'Prin
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds; an array of bills where prices changed their currency'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l over-budget -d 'List the tenants that cost more in --month, or in this month so far, than their budget (tenants.budgets), and exit with status 1 if there are any'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l slurm-user -d 'List the jobs of that user only' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l slurm-account -d 'List the jobs of that account only' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l user -d 'List the jobs of that user of Slurm' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l slurm-account -d 'List the jobs of that account of Slurm' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l sum -d 'Add up what the nodes of one job printed with --json, each file from another node' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l user -d 'User name, if the agent has web.users' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l password-file -d 'File with the password of that user' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.user -d 'User name, if the agent has web.users' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l exports -d 'A directory of exports (ledger.export.directory) of any number of nodes, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l expect -d 'With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model. What they did not report is __unobserved__' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l time-zone -d 'Time zone of dates and months, such as Europe/Zurich; by default billing.time_zone of the agent, else that of the machine that makes the bill' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l cluster -d 'Cluster of the job, if several clusters had a job with this id' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l from -d 'Start of the searched period, a date or a time as for gpumeter bill; by default 30 days before the end' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l last -d 'How much is searched before the end, such as 12h or 7d; by default 30d' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l from -d 'Start of the searched period, a date or a time as for gpumeter bill' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l to -d 'End of the searched period, not included; by default the end of the last complete minute' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l url -d 'URL of the running agent, or of the server of a fleet, with the path where a proxy has one for it; by default $GPUMETER_URL' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l list -d 'List the jobs of the period, a line each, instead of one job'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l raw -d 'The number is that of one job, as in SLURM_JOB_ID, also where an array has the same'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l skip-damaged -d 'With --exports, leave damaged files out; the bill names them'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l json -d 'Print JSON, exact: times in nanoseconds, energy in microjoules'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l brief -d 'Leave the lines of the bill out of the JSON'
@@ -164,8 +165,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l tenant -d 
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l user -d 'User name, if the agent has web.users' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l password-file -d 'File with the password of that user' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l web.user -d 'User name, if the agent has web.users' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l web.password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l exports -d 'A directory of exports (ledger.export.directory) of any number of nodes, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l expect -d 'With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model. What they did not report is __unobserved__' -r -F
@@ -183,8 +184,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -s h -l help 
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand advise" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand advise" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand advise" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand advise" -l user -d 'User name, if the agent has web.users' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand advise" -l password-file -d 'File with the password of that user' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand advise" -l web.user -d 'User name, if the agent has web.users' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand advise" -l web.password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand advise" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand advise" -l exports -d 'A directory of exports (ledger.export.directory) of any number of nodes, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand advise" -l expect -d 'With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model. What they did not report is __unobserved__' -r -F
@@ -200,8 +201,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand advise" -s h -l help -
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand fit" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand fit" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand fit" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand fit" -l user -d 'User name, if the agent has web.users' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand fit" -l password-file -d 'File with the password of that user' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand fit" -l web.user -d 'User name, if the agent has web.users' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand fit" -l web.password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand fit" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand fit" -l exports -d 'A directory of exports (ledger.export.directory) of any number of nodes, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand fit" -l expect -d 'With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model. What they did not report is __unobserved__' -r -F
@@ -215,8 +216,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand fit" -s h -l help -d '
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demand" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demand" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demand" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand demand" -l user -d 'User name, if the agent has web.users' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand demand" -l password-file -d 'File with the password of that user' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demand" -l web.user -d 'User name, if the agent has web.users' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demand" -l web.password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demand" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demand" -l exports -d 'A directory of exports (ledger.export.directory) of any number of nodes, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demand" -l expect -d 'With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model. What they did not report is __unobserved__' -r -F
@@ -312,8 +313,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -s h -l help -
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l user -d 'User name, if the agent has web.users' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l password-file -d 'File with the password of that user' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.user -d 'User name, if the agent has web.users' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l socket -d 'Ask over the agent\'s local socket (for root and the agent\'s user), where no other program can answer, instead of --url; without PATH over the default one' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l fail-on -d 'Least severe state for which the exit status is 1' -r -f -a "degraded\t''
 failed\t''"

@@ -11,7 +11,7 @@
 # The agent is asked over its local socket, which only root and the agent's user can open: any user of the node could listen
 # on its port while it is down. GPUMETER_SOCKET names another socket. Where the agent is in a container whose socket is not
 # seen here, GPUMETER_URL=https://HOST:PORT asks over TLS, and GPUMETER_HEALTH_OPTIONS has further options of `gpumeter
-# health`, split at blanks, such as "--web.ca-file /etc/gpumeter/ca.crt --user slurm --password-file
+# health`, split at blanks, such as "--web.ca-file /etc/gpumeter/ca.crt --web.user slurm --web.password-file
 # /etc/gpumeter/slurm.password". Without TLS nobody knows who answers, so an http:// URL is refused.
 PATH=${GPUMETER_HEALTHCHECK_PATH:-/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin:/usr/local/bin}
 LC_ALL=C

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stores what a job held, used and cost in its AdminComment, where sacct shows it: an example for sites with slurmdbd.
+# Stores what a job held, used and cost, and notes on what to change, in its AdminComment, where sacct shows it: an example for sites with slurmdbd.
 #
 # In slurm.conf it is an Epilog and the EpilogSlurmctld:
 #   Epilog=/etc/slurm/epilog.d/*
@@ -42,7 +42,7 @@ write_summary() {
     umask 027
     new=$(mktemp "$directory/.summary.XXXXXX") || { log "job $1: $directory cannot be written"; return; }
     set -f
-    timeout 60 gpumeter job "$1" --json --brief ${GPUMETER_JOB_OPTIONS-} >"$new" 2>"$new.problem"
+    timeout 60 gpumeter job "$1" --raw --json --brief ${GPUMETER_JOB_OPTIONS-} >"$new" 2>"$new.problem"
     status=$?
     set +f
     case $status in

@@ -41,11 +41,11 @@ pub(super) struct RunningAgent {
     #[arg(long = "web.cert-file", value_name = "FILE")]
     cert_file: Option<PathBuf>,
     /// User name, if the agent has web.users.
-    #[arg(long, requires = "password_file", value_name = "NAME")]
-    user: Option<String>,
+    #[arg(long = "web.user", requires = "web_password_file", value_name = "NAME")]
+    web_user: Option<String>,
     /// File with the password of that user.
-    #[arg(long, requires = "user", value_name = "FILE")]
-    password_file: Option<PathBuf>,
+    #[arg(long = "web.password-file", requires = "web_user", value_name = "FILE")]
+    web_password_file: Option<PathBuf>,
 }
 
 impl RunningAgent {
@@ -77,7 +77,7 @@ impl RunningAgent {
         match error_of(&body) {
             _ if status == StatusCode::OK => Ok(body),
             Some(error) if status == StatusCode::UNAUTHORIZED => {
-                Err(Failure::wrong(format!("{url}: {error}: --user and --password-file")))
+                Err(Failure::wrong(format!("{url}: {error}: --web.user and --web.password-file")))
             }
             Some(error) if status != StatusCode::NOT_FOUND => Err(Failure::wrong(format!("{url}: {error}"))),
             // An agent serves all paths that are requested here, and its errors are JSON.
@@ -101,9 +101,10 @@ impl RunningAgent {
             .header(HOST, agent.authority())
             .header(USER_AGENT, http::USER_AGENT)
             .header(CONNECTION, "close");
-        if let (Some(user), Some(file)) = (&self.user, &self.password_file) {
-            let password = file::read_text(file)
-                .map_err(|error| Failure::wrong(format!("--password-file {}: {error}", file.display())))?;
+        if let (Some(user), Some(file)) = (&self.web_user, &self.web_password_file) {
+            let password = file::read_text(file).map_err(|error| {
+                Failure::wrong(format!("--web.password-file {}: {error}", file.display()))
+            })?;
             let credentials = format!("{user}:{}", password.trim_end_matches(['\r', '\n']));
             request = request.header(AUTHORIZATION, format!("Basic {}", STANDARD.encode(credentials)));
         }

@@ -32,14 +32,15 @@ use jiff::civil::Date;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
-pub(super) use self::job_report::zone;
 use self::progress::ProgressMeter;
 use self::view::BillView;
 use super::agent::RunningAgent;
 use super::{Failure, print, print_data, report};
+use crate::accounting::advice::job_report;
 use crate::accounting::billing::{
-    Bill, BillGrouping, BillProperty, BillRequest, BillsJson, ExplainedWhole, Explanation, LONGEST_BOOK,
-    LineDetail, LineFilter, PriceBook, PropertyFilters, REMAINDERS, WholeRequest, bills_from_json, only_bill,
+    Bill, BillGrouping, BillProperty, BillRequest, BillsJson, ExplainedWhole, Explanation, JobReport,
+    LONGEST_BOOK, LineDetail, LineFilter, PriceBook, PropertyFilters, REMAINDERS, WholeRequest,
+    bills_from_json, only_bill,
 };
 use crate::accounting::day_files::{self, ExportSource};
 use crate::accounting::ledger::{self, Cause, Reader};
@@ -438,6 +439,28 @@ impl BillSource {
             tracing::warn!("{conflict}: this day of the GPU is left out");
         }
         Ok(Explanation::of_bill(bill))
+    }
+
+    /// The jobs of these parameters of the API.
+    fn jobs<'a>(
+        &self,
+        period: [Option<&'a str>; 2],
+        given: impl Iterator<Item = (&'a str, String)>,
+    ) -> Result<JobReport, Failure> {
+        let parameters = parameters(period, self.time_zone.as_deref()).chain(given);
+        if self.exports.is_none() && self.ledger.is_none() {
+            return self.ask("/api/v1/jobs", parameters, None, |text| serde_json::from_str(text));
+        }
+        let request =
+            JobReport::parse(parameters, system_zone(), system_now().utc).map_err(Failure::wrong)?;
+        let Some(directory) = &self.exports else {
+            return self.read("job", |reader| reader.jobs(&request));
+        };
+        let bill = in_one_currency(fleet_bills(&self.fleet(directory)?, &request)?)?;
+        for conflict in bill.fleet.iter().flat_map(|fleet| &fleet.conflicts) {
+            tracing::warn!("{conflict}: this day of the GPU is left out");
+        }
+        Ok(job_report(&Explanation::of_bill(bill), &request))
     }
 
     /// What the lines of a period that have these properties are made of.

@@ -39,7 +39,7 @@ pub(super) struct TopCommand {
     #[arg(long)]
     once: bool,
     /// Look at the GPUs itself instead of asking an agent; done by itself where no agent answers at the default URL.
-    #[arg(long, conflicts_with_all = ["url", "user", "ca_file", "cert_file"])]
+    #[arg(long, conflicts_with_all = ["url", "web_user", "ca_file", "cert_file"])]
     own: bool,
     /// Configuration file for its own look: grants, prices, resolvers.
     #[arg(long, value_name = "FILE")]

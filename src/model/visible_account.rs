@@ -9,6 +9,11 @@ pub enum VisibleAccount {
     Everything,
     Tenants(Vec<String>),
     OfUser(Arc<str>),
+    /// The jobs of Slurm of that user, as the prolog recorded them, in that cluster.
+    OfSlurmUser {
+        user: Arc<str>,
+        cluster: Arc<str>,
+    },
 }
 
 impl VisibleAccount {
@@ -16,6 +21,9 @@ impl VisibleAccount {
         match self {
             Self::Everything => true,
             Self::Tenants(tenants) => tenants.iter().any(|shown| shown == tenant),
+            Self::OfSlurmUser { user, cluster } => {
+                fact(Fact::SlurmUser) == Some(user) && fact(Fact::SlurmCluster) == Some(cluster)
+            }
             Self::OfUser(user) => [Fact::User, Fact::SlurmUser].iter().any(|of| fact(*of) == Some(user)),
         }
     }
@@ -38,5 +46,12 @@ mod tests {
         );
         assert!(!shows(VisibleAccount::Tenants(vec!["ada".to_owned()])));
         assert!(!VisibleAccount::OfUser("ada".into()).shows("ada", |_| None));
+        let in_cluster =
+            |cluster: &str| VisibleAccount::OfSlurmUser { user: "ada".into(), cluster: cluster.into() };
+        let of_alpha = |fact| if fact == Fact::SlurmCluster { Some("alpha") } else { get(fact) };
+        assert!(in_cluster("alpha").shows("physics", of_alpha));
+        assert!(!in_cluster("beta").shows("physics", of_alpha) && !in_cluster("alpha").shows("physics", get));
+        let of_unit = |fact| (fact == Fact::User).then_some("ada");
+        assert!(!in_cluster("alpha").shows("ada", of_unit), "another host's user of that name");
     }
 }

@@ -76,7 +76,7 @@ fn a_pipe_a_device_or_a_directory_in_place_of_a_file_is_an_error_and_never_waite
             &["bill", "--exports", &exports],
             &["bill", "--exports", &exports, "--expect", &file],
             &["bill", "--exports", &exports, "--against", &file],
-            &["bill", "--user", "ada", "--password-file", &file],
+            &["bill", "--web.user", "ada", "--web.password-file", &file],
             &["bill", "--url", "https://127.0.0.1:1", "--web.ca-file", &file],
             &["job", "--sum", &file],
             &["explain", "1", "--ledger", &file],

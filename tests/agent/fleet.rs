@@ -123,6 +123,60 @@ fn a_fleet_serves_costs_bills_and_explanations_and_obeys_its_service_manager() {
 }
 
 #[test]
+fn a_fleet_reports_a_job_as_its_files_do() {
+    let place = tempfile::tempdir().unwrap();
+    let config = place.path().join("fleet.yaml");
+    std::fs::write(&config, "billing: {time_zone: UTC}\n").unwrap();
+    let fleet = start(place.path(), &["--config", config.to_str().unwrap()]);
+    wait_until("a first look", || fleet.get("/-/ready").0 == 200);
+    let (url, exports) = (format!("http://{}", fleet.address), exports());
+    let report = |source: [&str; 2], more: &[&str]| {
+        let arguments = ["job", source[0], source[1], "--time-zone", "UTC", "--last", "5d"];
+        let ended = output(&[&arguments[..], more].concat());
+        assert!(ended.status.success(), "{more:?}: {ended:?}");
+        String::from_utf8(ended.stdout).unwrap()
+    };
+    let list: Value = serde_json::from_str(&report(["--url", &url], &["--json"])).unwrap();
+    let jobs = list["jobs"].as_array().unwrap();
+    let of = |label: &str, job: &Value| {
+        let labels = job["labels"].as_array().unwrap().iter();
+        labels.clone().find(|pair| pair[0] == label).map(|pair| pair[1].as_str().unwrap().to_owned())
+    };
+    let job = jobs.first().unwrap_or_else(|| panic!("{list}"));
+    let (id, user) = (job["job"].as_str().unwrap(), of("slurm_user", job).unwrap());
+    for more in [&["--json", id][..], &[id], &["--user", &user], &["--user", &user, "--json"]] {
+        let [of_server, of_files] =
+            [["--url", &*url], ["--exports", &*exports]].map(|from| report(from, more));
+        let parts = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        // The files of a list of all jobs are searched up to their end, and the server up to now.
+        let is_of_period =
+            |line: &String| ["\"from\"", "\"to\"", ", time zone"].iter().any(|part| line.contains(part));
+        let [of_server, of_files] = [of_server, of_files]
+            .map(|text| parts(&text).into_iter().filter(|line| !is_of_period(line)).collect::<Vec<_>>());
+        assert_eq!(of_server, of_files, "{more:?}");
+    }
+    for (path, status) in [
+        ("/api/v1/jobs?job=..%2F..%2Fx", 400),
+        ("/api/v1/jobs?job=99999999999", 400),
+        ("/api/v1/jobs?job=ml%2Fa%0Ab", 400),
+        ("/api/v1/jobs?jobs=1", 400),
+        ("/api/v1/jobs?job=1&by=day", 400),
+        ("/api/v1/jobs?job=1", 200),
+        ("/api/v1/jobs?slurm_user=%27%20OR%201%3D1%20--", 200),
+    ] {
+        assert_eq!(fleet.get(path).0, status, "{path}");
+    }
+    let unknown = output(&["job", "1", "--url", &url]);
+    assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
+    let by_environment = program().args(["job", "1"]).env("GPUMETER_URL", &url).output().unwrap();
+    assert_eq!(by_environment.status.code(), Some(1), "{by_environment:?}");
+    let with_password =
+        program().args(["job", "1"]).env("GPUMETER_URL", "http://a:b@localhost:1").output().unwrap();
+    let told = String::from_utf8_lossy(&with_password.stderr).into_owned();
+    assert!(with_password.status.code() == Some(2) && !told.contains("a:b"), "{told}");
+}
+
+#[test]
 fn a_fleet_bills_with_the_prices_of_a_book() {
     let place = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -280,6 +334,8 @@ fn a_reader_of_one_tenant_gets_nothing_of_others_on_any_path() {
             "/api/v1/bill" | "/api/v1/explain" | "/api/v1/explain/whole" => format!("?{bills}"),
             // What is found of a tenant need not be anything.
             "/api/v1/advice" => String::new(),
+            // Nor need he have jobs.
+            "/api/v1/jobs" => format!("?{bills}"),
             _ => panic!("say what a reader of one tenant gets of {path}"),
         };
         let path = format!("{path}{query}");
@@ -287,7 +343,7 @@ fn a_reader_of_one_tenant_gets_nothing_of_others_on_any_path() {
         let (status, body) = ask("one", &path);
         assert_eq!(status, 200, "{path}: {body}");
         // A whole names what it has several of, and a tenant need not have any findings.
-        let is_unnamed = path == "/api/v1/advice" || path.contains("/whole?");
+        let is_unnamed = ["/api/v1/advice", "/whole?", "/jobs?"].iter().any(|part| path.contains(part));
         assert!(is_unnamed || body.contains(&format!("\"{own}\"")), "{path}");
         for name in &hidden {
             assert!(!body.contains(name.as_str()), "{path}: {name}: {body}");

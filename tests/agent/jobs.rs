@@ -211,16 +211,19 @@ impl Node {
     /// Asserts that job 211 is listed by its user and by its account, and to nobody else.
     fn assert_list(&self, url: &str) {
         let list = |more: &[&str]| {
-            let arguments = [&["job", "--list", "--url", url], more].concat();
+            let arguments = [&["job", "--url", url], more].concat();
             String::from_utf8(output(&arguments).stdout).unwrap()
         };
-        for more in [&[][..], &["--slurm-user", "ada"], &["--slurm-account", "physics", "--cluster", "alpha"]]
-        {
+        for more in [
+            &[][..],
+            &["--user", "ada", "--last", "7d"],
+            &["--slurm-account", "physics", "--cluster", "alpha"],
+        ] {
             let text = list(more);
             let row = text.lines().find(|line| line.starts_with("211 ")).unwrap_or_else(|| panic!("{text}"));
             assert!(row.contains(" ada ") && row.contains(" physics "), "{text}");
         }
-        for more in [["--slurm-user", "eve"], ["--slurm-account", "bio"], ["--to", "2020-01-01"]] {
+        for more in [["--user", "eve"], ["--slurm-account", "bio"], ["--to", "2020-01-01"]] {
             let text = list(&[&more[..], &["--from", "2019-12-01"]].concat());
             assert!(text.contains("no job held or used a GPU in this period"), "{text}");
         }

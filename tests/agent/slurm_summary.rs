@@ -1,10 +1,12 @@
 //! `packaging/slurm/summary.sh` with a fake `sacct` and a fake `sacctmgr` that keep one job's AdminComment in a file.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use base64::Engine;
 use serde_json::json;
 
 use crate::running::PATIENCE;
@@ -33,7 +35,7 @@ esac
 const GPUMETER: &str = r#"#!/bin/sh
 case $2 in
     --sum) exec REAL "$@" ;;
-    *) [ "$*" = "job 4711 --json --brief --cluster alpha" ] || { echo "unknown: $*" >&2; exit 2; }
+    *) [ "$*" = "job 4711 --raw --json --brief --cluster alpha" ] || { echo "unknown: $*" >&2; exit 2; }
        exec cat "$(dirname "$0")/$(cat "$(dirname "$0")/node").node" ;;
 esac
 "#;
@@ -58,7 +60,7 @@ impl Site {
                 "measured_slot_ns": 1, "memory_peak_bytes": 0, "energy_uj": null, "money": null});
             let mut gpu = json!({"node": node, "gpu": 0, "uuid": format!("GPU-{node}")});
             gpu.as_object_mut().unwrap().extend(usage.as_object().unwrap().clone());
-            let summary = json!({"job": "4711", "labels": [["slurm_account", "bio"]], "nodes": [node],
+            let summary = json!({"job": "4711", "class": "batch", "labels": [["slurm_account", "bio"]], "nodes": [node],
                 "simulated": false, "accounted_until": "2026-11-01T02:00:00Z", "time_zone": "UTC", "currency": null,
                 "total": usage, "gpus": [gpu], "steps": []});
             fs::write(site.path(&format!("{node}.node")), summary.to_string()).unwrap();
@@ -127,6 +129,15 @@ fn the_summaries_of_all_nodes_are_stored_with_the_job_and_printed_again() {
     let text = String::from_utf8(shown.stdout).unwrap();
     assert!(text.starts_with("Job 4711 on n1, n2\naccount       bio\n"), "{text}");
     assert!(text.lines().any(|line| line.starts_with("total     2.0000")), "{text}");
+    assert!(text.contains("\nnotes\n  none of its 2 GPUs was ever used\n"), "{text}");
+    // Programs that read sacct find the notes too.
+    let stored = site.comment();
+    let stored = stored.strip_prefix("gpumeter1:").unwrap();
+    let packed = base64::engine::general_purpose::STANDARD.decode(stored).unwrap();
+    let mut json = String::new();
+    flate2::read::GzDecoder::new(&*packed).read_to_string(&mut json).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["schema"], &json["notes"][0]["kind"]), (&1.into(), &"never_used".into()));
 }
 
 #[test]

@@ -237,6 +237,8 @@ fn shown_of(path: &str) -> Shown {
         | "/api/v1/health"
         | "/api/v1/events"
         | "/api/v1/advice"
+        // None of these is of Slurm.
+        | "/api/v1/jobs"
         | "/api/v1/explain/whole" => Shown::Unnamed,
         other => panic!("{other}: say here what a reader of some tenants gets of it"),
     }
@@ -373,13 +375,16 @@ fn commands_work_over_tls_with_a_user() {
         let output = output(&arguments);
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     };
-    let whole = text(&["--web.ca-file", authority, "--user", "alice", "--password-file", password]);
+    let whole = text(&["--web.ca-file", authority, "--web.user", "alice", "--web.password-file", password]);
     assert!(whole.contains("\"remembered\":true"), "{whole}");
     let refused = text(&["--web.ca-file", authority]);
-    assert!(refused.contains("give a user and the right password: --user and --password-file"), "{refused}");
+    assert!(
+        refused.contains("give a user and the right password: --web.user and --web.password-file"),
+        "{refused}"
+    );
     // Without the option, the machine's CAs are trusted; SSL_CERT_FILE names a file of them.
     let trusting = |roots: &str| {
-        let health = ["health", "--url", &url, "--user", "alice", "--password-file", password];
+        let health = ["health", "--url", &url, "--web.user", "alice", "--web.password-file", password];
         let output = program().args(health).env("SSL_CERT_FILE", roots).output().unwrap();
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     };

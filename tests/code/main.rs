@@ -28,6 +28,7 @@ mod history;
 mod holders;
 mod holders_holdings;
 mod host;
+mod jobs;
 mod laws;
 mod ledger;
 mod meter;

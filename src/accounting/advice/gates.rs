@@ -18,7 +18,7 @@ const LEAST_SPAN: Nanoseconds = Nanoseconds(7 * DAY.0);
 const LEAST_HELD: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 
 /// A process that draws more than this above an idle board does something that no meter sees: a context alone draws up to 66 W.
-const MOST_WATTS: u64 = 100;
+pub(super) const MOST_WATTS: u64 = 100;
 
 const HALF_HOUR: Nanoseconds = Nanoseconds::from_seconds(30 * 60);
 const TWO_HOURS: Nanoseconds = Nanoseconds::from_seconds(2 * 3_600);

@@ -7,6 +7,7 @@ mod evidence;
 mod finding;
 mod fleet;
 mod gates;
+mod job_notes;
 mod report;
 mod rules;
 
@@ -17,5 +18,6 @@ pub use evidence::{
 pub use finding::{AdviceFinding, Dismissal, FindingGpu, FindingKind, FindingStretch, OrganisationSaving};
 pub use fleet::{COMMITMENT_DAYS, FleetEvidence, HourOfNode, ModelHours, NodeHours, ServiceQuarters};
 pub use gates::{PERIOD, grace_without_process, grace_without_use, is_work_by_power};
+pub use job_notes::{add_notes, job_report};
 pub use report::{Advice, AdviceRequest, AdviceSource, advise};
 pub use rules::FAULTS;

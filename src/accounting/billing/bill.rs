@@ -17,8 +17,9 @@ use super::rate::{EXAMPLE, Rate, RateKind, RateSelector};
 use super::schedule::Recorded;
 use super::terms::{Terms, charges_unheld};
 use crate::model::{
-    ActivitySource, Amounts, EnergySum, GpuId, Grade, HolderId, HoldingSource, HowHeld, Method, Microjoules,
-    MigProfile, Money, Nanoseconds, NodeIdentity, RESERVED, SlotId, TimeSum, Utc, VisibleAccount,
+    ActivitySource, Amounts, Bytes, EnergySum, GpuId, Grade, HolderId, HoldingSource, HowHeld, Method,
+    Microjoules, MigProfile, Money, Nanoseconds, NodeIdentity, RESERVED, SlotId, TimeSum, Utc,
+    VisibleAccount,
 };
 
 /// The account of a span of whole minutes. Money is of [`Bill::currency`].
@@ -342,6 +343,9 @@ pub struct BillGpu {
     /// Its money; none where no price was in force in the whole bill.
     #[serde(default, with = "json::optional_money")]
     pub money: Option<Money>,
+    /// Its memory; none where that is unknown, and in a bill that was read from JSON.
+    #[serde(skip)]
+    pub memory: Option<Bytes>,
     /// Its time by rate; empty in a bill that was read from JSON.
     #[serde(skip)]
     pub intervals: Vec<Interval>,

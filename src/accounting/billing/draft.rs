@@ -10,7 +10,7 @@ use super::local_time::{local_date, local_time, zone_name};
 use super::money::SumOverflow;
 use super::request::{BillRequest, LineDetail};
 use super::schedule::RateSchedule;
-use crate::model::{HolderId, Nanoseconds, NodeIdentity, SlotId, Utc};
+use crate::model::{Bytes, HolderId, Nanoseconds, NodeIdentity, SlotId, Utc};
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LineKey {
@@ -146,7 +146,7 @@ impl<'a> BillDraft<'a> {
 
     /// Adds a GPU, or a later account of it.
     pub fn add_gpu(&mut self, added: &DayGpu) {
-        let DayGpu { gpu, model, accounted_since, settled_until, .. } = added;
+        let DayGpu { gpu, model, memory, accounted_since, settled_until } = added;
         let known = self.gpus.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| BillGpu {
             gpu: gpu.clone(),
             model: model.clone(),
@@ -154,6 +154,7 @@ impl<'a> BillDraft<'a> {
             settled_until: *settled_until,
             ..BillGpu::default()
         });
+        known.memory = memory.or(known.memory);
         known.accounted_since = known.accounted_since.min(*accounted_since);
         if *settled_until > known.settled_until {
             (known.gpu.index, known.settled_until) = (gpu.index, *settled_until);
@@ -162,6 +163,10 @@ impl<'a> BillDraft<'a> {
 
     pub fn model(&self, uuid: &str) -> &str {
         self.gpus.get(uuid).map_or("", |gpu| &gpu.model)
+    }
+
+    pub fn memory(&self, uuid: &str) -> Option<Bytes> {
+        self.gpus.get(uuid)?.memory
     }
 
     /// The rate with that number here.

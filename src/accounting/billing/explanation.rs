@@ -11,8 +11,8 @@ use super::draft::LineKey;
 use super::json::{self, GpuIdJson};
 use super::schedule::Recorded;
 use crate::model::{
-    ActivitySource, GpuId, Grade, HolderId, HoldingSource, Method, Nanoseconds, Parts, Use, Utc,
-    WorkloadClass,
+    ActivitySource, Bytes, GpuId, Grade, HolderId, HoldingSource, Method, Microjoules, Nanoseconds, Parts,
+    Use, Utc, WorkloadClass,
 };
 
 /// What a ledger, or the files of several, know of some lines of a bill.
@@ -31,13 +31,16 @@ pub struct Explanation {
     /// Before this time only sums of quarter hours are kept, so times are theirs; none where all minutes are kept.
     #[serde(default, with = "json::optional_time")]
     pub quarter_hours_until: Option<Utc>,
+    /// Up to where the account of each node goes; empty in one that was read from JSON.
+    #[serde(skip)]
+    pub settled: BTreeMap<String, Utc>,
 }
 
 impl Explanation {
     /// The explanation of a bill over exports, of which these are all lines that were asked for.
     pub fn of_bill(mut bill: Bill) -> Self {
         let reasons = bill.fleet.as_mut().map(|fleet| std::mem::take(&mut fleet.reasons));
-        let FleetReasons { lines: mut explained, usage, gpus } = reasons.unwrap_or_default();
+        let FleetReasons { lines: mut explained, usage, gpus, settled } = reasons.unwrap_or_default();
         let rates = bill.rates.clone();
         let lines = bill.take_lines().into_iter().map(|mut line| {
             let key = LineKey::take(&mut line);
@@ -50,7 +53,7 @@ impl Explanation {
         });
         let lines = lines.collect();
         (bill.partial, bill.rates) = (false, rates);
-        Self { lines, usage, gpus, quarter_hours_until: Some(bill.to), bill, ..Self::default() }
+        Self { lines, usage, gpus, settled, quarter_hours_until: Some(bill.to), bill, ..Self::default() }
     }
 }
 
@@ -61,6 +64,8 @@ pub struct FleetReasons {
     pub lines: BTreeMap<LineKey, ExplainedLine>,
     pub usage: Vec<WorkloadUsage>,
     pub gpus: Vec<GpuRecord>,
+    /// Up to where the account of each node is exported.
+    pub settled: BTreeMap<String, Utc>,
 }
 
 /// A line with what it is made of.
@@ -219,7 +224,7 @@ pub enum TenantBasis {
 }
 
 /// What a workload did on one GPU.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkloadUsage {
     pub workload: HolderId,
     #[serde(flatten, with = "GpuIdJson")]
@@ -239,14 +244,29 @@ pub struct WorkloadUsage {
     /// Measured time of its slots in these minutes.
     #[serde(rename = "measured_slot_ns", with = "json::integer")]
     pub measured_slot: Nanoseconds,
+    /// End of the last minute in which it used something; what follows is for reports of jobs, and not in JSON.
+    #[serde(skip)]
+    pub last_use: Option<Utc>,
+    /// Held after that while activity was unknown, or while the GPU was lost or failed.
+    #[serde(skip)]
+    pub unknown_after_use: Nanoseconds,
+    /// Energy of waiting after that.
+    #[serde(skip)]
+    pub waiting_after_use: Microjoules,
+    /// Minutes in which nobody else held or used any of the GPU.
+    #[serde(skip)]
+    pub alone: Vec<[Utc; 2]>,
 }
 
 /// What is known of a GPU from the first to the last minute of the lines on it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuRecord {
     #[serde(flatten, with = "GpuIdJson")]
     pub gpu: GpuId,
     pub model: String,
+    /// Its memory; none where that is unknown, and in a record that was read from JSON.
+    #[serde(skip)]
+    pub memory: Option<Bytes>,
     pub events: Vec<GpuEvent>,
     pub remarks: Vec<Remark>,
     /// Faults, each as far as it was in this time.

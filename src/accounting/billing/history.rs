@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::bill::BillLine;
 use super::explanation::{ExplainedLine, GpuEvent, GpuEventKind, LineSpan, WorkloadUsage};
 use crate::model::{
-    ActivitySource, Amounts, GpuId, Grade, HolderId, HoldingSource, Method, Nanoseconds, SlotId, Utc,
+    ActivitySource, Amounts, GpuId, Grade, HolderId, HoldingSource, Method, Microjoules, Nanoseconds, SlotId,
+    Utc,
 };
 
 /// Shares of two minutes that differ by less than this part of a slot are equal: settlement divides in whole nanoseconds.
@@ -74,6 +75,10 @@ struct UsageDraft {
     from: Utc,
     to: Utc,
     memory_peak_bytes: u64,
+    last_use: Option<Utc>,
+    unknown_after_use: u64,
+    waiting_after_use: u64,
+    alone: Vec<[Utc; 2]>,
     inner: BusyTime,
     /// The last minute, which counts once the next one follows it.
     last: BusyTime,
@@ -107,6 +112,11 @@ struct MinuteUsage {
     memory_byte_seconds: u128,
     /// Most memory of a tick of one of its parts.
     memory_peak: u64,
+    /// Held while its use was not known.
+    unknown: u64,
+    waiting: u64,
+    /// Whether nobody else held or used any of the GPU.
+    is_alone: bool,
     slots: BTreeSet<Option<u32>>,
 }
 
@@ -123,7 +133,23 @@ impl MinuteUses {
             sum.busy += amounts.used.total();
             sum.memory_byte_seconds += u128::from(amounts.memory_byte_seconds);
             sum.memory_peak = amounts.memory_peak.max(sum.memory_peak);
+            sum.unknown += parts.unmeasured + parts.unavailable;
+            sum.waiting = sum.waiting.saturating_add(amounts.energy_waiting.0);
             sum.slots.insert(slot.gpu_instance);
+        }
+    }
+
+    /// Finds who was alone on the GPU, which has these rows. Faults of a GPU with MIG may be of instances that nobody had.
+    fn mark_alone(&mut self, rows: &[MinuteRow]) {
+        let is_busy = |row: &&MinuteRow| {
+            let is_held = row.amounts.parts.held() > 0 && !row.holder.is_remainder();
+            is_held || row.amounts.used.total() > 0
+        };
+        for (workload, usage) in &mut self.workloads {
+            let is_own =
+                |row: &MinuteRow| row.holder.name() == workload.name() || row.holder.is_within(workload);
+            usage.is_alone =
+                usage.slots.iter().all(Option::is_none) && rows.iter().filter(is_busy).all(is_own);
         }
     }
 }
@@ -145,6 +171,10 @@ impl UsageHistory {
             memory_peak_bytes: draft.memory_peak_bytes,
             busy: Nanoseconds(draft.inner.busy),
             measured_slot: Nanoseconds(draft.inner.measured_slot),
+            last_use: draft.last_use,
+            unknown_after_use: Nanoseconds(draft.unknown_after_use),
+            waiting_after_use: Microjoules(draft.waiting_after_use),
+            alone: draft.alone,
         });
         usage.collect()
     }
@@ -191,6 +221,7 @@ impl HistoryDraft {
             }
         }
         if let Some(gpu) = gpu {
+            uses.mark_alone(minute.rows);
             self.usage.add(&gpu, &uses);
             self.gpus.entry(minute.uuid.to_owned()).or_default().add_own(minute, slots);
         } else if let Some(known) = self.gpus.get_mut(minute.uuid) {
@@ -297,6 +328,22 @@ impl UsageDraft {
         // Parts may have had their peaks at different times, so together they had at least their mean.
         let mean = u64::try_from(mean).unwrap_or(u64::MAX);
         self.memory_peak_bytes = self.memory_peak_bytes.max(mean).max(usage.memory_peak);
+        self.add_idle(minute, usage);
+    }
+
+    fn add_idle(&mut self, minute: &MinuteUses, usage: &MinuteUsage) {
+        if usage.busy > 0 {
+            (self.last_use, self.unknown_after_use, self.waiting_after_use) = (Some(minute.to), 0, 0);
+        } else {
+            self.unknown_after_use += usage.unknown;
+            self.waiting_after_use = self.waiting_after_use.saturating_add(usage.waiting);
+        }
+        if usage.is_alone {
+            match self.alone.last_mut() {
+                Some(last) if last[1] == minute.from => last[1] = minute.to,
+                _ => self.alone.push([minute.from, minute.to]),
+            }
+        }
     }
 }
 

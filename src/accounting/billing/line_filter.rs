@@ -45,6 +45,16 @@ impl LineFilter {
         if is_new { Ok(()) } else { Err(format!("{name} is given twice; give it once")) }
     }
 
+    /// A text that a label of each line has that it asks for; none where it asks for no label.
+    pub fn common_label(&self) -> Option<String> {
+        let of_label = self.values.iter().find(|(name, _)| !PROPERTIES.contains(&&***name));
+        self.job.as_ref().map(JobId::common_label).or_else(|| of_label.map(|(_, text)| text.clone()))
+    }
+
+    pub const fn job(&self) -> Option<&JobId> {
+        self.job.as_ref()
+    }
+
     pub fn parameters(&self) -> Vec<(&str, String)> {
         let job = self.job.as_ref().map(|job| ("job", job.to_string()));
         job.into_iter().chain(self.values.iter().map(|(name, text)| (&**name, text.clone()))).collect()
@@ -78,6 +88,10 @@ impl LineFilter {
 /// Keeps the lines of one job, or of one of its steps. Lines of a task of an array that were stored before the ids of the array
 /// were known have only its job id, so they are found by that of the others.
 fn retain_job(lines: &mut Vec<BillLine>, id: &JobId) {
+    if !id.is_of_slurm() {
+        lines.retain(|line| id.names(line));
+        return;
+    }
     let label = |line: &BillLine, name: &str| line.labels.get(name).cloned();
     let key = |line: &BillLine| (label(line, "slurm_cluster"), label(line, "slurm_job_id"));
     let jobs: BTreeSet<_> = lines.iter().filter(|line| id.names(line)).map(key).collect();

@@ -21,6 +21,13 @@ pub fn zone_name(zone: &TimeZone, at: Utc) -> String {
     zone.iana_name().map_or_else(offset, str::to_owned)
 }
 
+/// The zone of such a name or offset, else UTC.
+pub fn zone_of(name: &str) -> TimeZone {
+    let offset = || jiff::fmt::strtime::parse("%:z", name).ok()?.offset();
+    let named = TimeZone::get(name).ok();
+    named.or_else(|| offset().map(TimeZone::fixed)).unwrap_or(TimeZone::UTC)
+}
+
 /// When a local day begins; none before 1970 and after 2554.
 pub fn day_begin(day: Date, zone: &TimeZone) -> Option<Utc> {
     Utc::try_from(day.to_zoned(zone.clone()).ok()?.timestamp()).ok()

@@ -19,7 +19,9 @@ mod grouping;
 mod history;
 mod job_comparison;
 mod job_id;
+mod job_report;
 mod job_summary;
+mod job_usage;
 mod json;
 mod line_filter;
 mod local_time;
@@ -59,11 +61,15 @@ pub use grouping::{
 pub use history::{GpuMinute, HistoryDraft, MinuteRow};
 pub use job_comparison::{ComparedJob, JobComparison, compare_jobs};
 pub use job_id::JobId;
-pub use job_summary::{ExplainedJob, JobGpu, JobStep, JobSummary, JobUsage, explained_jobs, last_class};
+pub use job_report::JobReport;
+pub use job_summary::{
+    ExplainedJob, JobGpu, JobNote, JobStep, JobSummary, SettledNode, explained_jobs, jobs,
+};
+pub use job_usage::JobUsage;
 pub use json::{BillsJson, bills_from_json, print_money};
 pub(crate) use json::{optional_money, optional_time, time};
 pub use line_filter::LineFilter;
-pub use local_time::{day_begin, days_between, local_date, local_time, zone_name};
+pub use local_time::{day_begin, days_between, local_date, local_time, zone_name, zone_of};
 pub use money::{ExactMoney, MoneyOverflow, SumOverflow, round_together};
 pub use month::{DifferingBudgets, Month, StatedBudget, StatedBudgets, TenantBudget, list_first};
 pub use pricing::{LineCharge, LinePrices, PricedSpan, SlotRates};

@@ -95,7 +95,9 @@ impl SacctColumns {
         if id.contains('.') || tres.is_empty() {
             return Ok(None);
         }
-        JobId::parse(id).map_err(|_| format!("JobID {id:?} is not the id of a job"))?;
+        if !JobId::parse(id).is_ok_and(|id| id.is_of_slurm()) {
+            return Err(format!("JobID {id:?} is not the id of a job"));
+        }
         let optional =
             self.optional.map(|place| place.map(|place| fields[place]).filter(|text| !text.is_empty()));
         let [raw_id, cluster, account, user, suspended, nodes, node_list, start, end] = optional;

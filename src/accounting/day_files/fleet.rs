@@ -44,12 +44,21 @@ pub struct ExportSource<'a> {
     pub digests: bool,
     /// The time now, where others write the directory: links are not followed, and nothing later is read.
     pub untrusted_at: Option<Utc>,
+    /// Files that a bill need not read, since they have no line that it is of.
+    pub left_out: Option<&'a BTreeSet<PathBuf>>,
 }
 
 impl<'a> ExportSource<'a> {
     /// All that is in a directory, without a list of nodes.
     pub const fn of(directory: &'a Path) -> Self {
-        Self { directory, expected: Vec::new(), skip_damaged: false, digests: false, untrusted_at: None }
+        Self {
+            directory,
+            expected: Vec::new(),
+            skip_damaged: false,
+            digests: false,
+            untrusted_at: None,
+            left_out: None,
+        }
     }
 
     /// The files, by date and ledger.
@@ -160,7 +169,9 @@ fn make_bill(
 ) -> Result<Bill, ExportError> {
     let (from, to) = (draft.from, draft.to);
     let is_inside = |day: &DayPath| date_of(from.floor(DAY)) <= day.date && day.date < date_of(to.ceil(DAY));
-    let files = all.iter().filter(|day| is_inside(day)).cloned().collect();
+    let left_out = draft.source.left_out;
+    let is_read = |day: &&DayPath| is_inside(day) && left_out.is_none_or(|files| !files.contains(&day.path));
+    let files = all.iter().filter(is_read).cloned().collect();
     draft.read(files, step)?;
     draft.finish()
 }
@@ -649,7 +660,14 @@ impl<'a> FleetDraft<'a> {
         }
         let mut reasons = std::mem::take(&mut self.reasons);
         let measured = std::mem::take(&mut reasons.measured);
-        let reasons = reasons.finish(&self.bill);
+        let ends = self.facts.ends.values().map(|(end, node)| (node.clone(), *end));
+        let mut settled = BTreeMap::new();
+        // A node that begins a new ledger goes on in that.
+        ends.for_each(|(node, end)| {
+            let known = settled.entry(node).or_insert(end);
+            *known = end.max(*known);
+        });
+        let reasons = FleetReasons { settled, ..reasons.finish(&self.bill) };
         if let Some(book) = &self.request.book {
             book.check_currency(self.facts.currencies.iter().map(String::as_str))?;
         }

@@ -107,6 +107,7 @@ impl ReasonsDraft {
             let (Some(from), Some(to)) = ends else { continue };
             records.push(GpuRecord {
                 model: bill.model(&uuid).to_owned(),
+                memory: bill.memory(&uuid),
                 events: events.remove(&*uuid).unwrap_or_default(),
                 remarks: Vec::new(),
                 incidents: joined(incidents.remove(&uuid).unwrap_or_default(), from, to),
@@ -117,7 +118,7 @@ impl ReasonsDraft {
         records.sort_by(|one, other| one.gpu.cmp(&other.gpu));
         let mut lines: Vec<Option<ExplainedLine>> = lines.into_iter().map(Some).collect();
         let lines = places.into_iter().filter_map(|(key, place)| Some((key, lines[place].take()?)));
-        FleetReasons { lines: lines.collect(), usage, gpus: records }
+        FleetReasons { lines: lines.collect(), usage, gpus: records, ..FleetReasons::default() }
     }
 }
 

@@ -98,7 +98,7 @@ impl ExportTree {
 }
 
 /// The state of a file, none where it is no regular one; none where there is nothing.
-fn state_of(path: &Path) -> Result<Option<Option<String>>, (PathBuf, io::Error)> {
+pub(super) fn state_of(path: &Path) -> Result<Option<Option<String>>, (PathBuf, io::Error)> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => {
             let (size, modified, changed) = (found.size(), found.mtime(), found.ctime());

@@ -13,16 +13,31 @@ use super::column::{
 use super::error::Cause;
 use super::incidents;
 use super::rolled::RolledTime;
+use crate::accounting::advice::job_report;
 use crate::accounting::batches::XidSum;
 use crate::accounting::billing::{
     Bill, BillLine, BillRequest, ClockStep, DayGpu, ExplainedLine, Explanation, GpuEvent, GpuMinute,
-    GpuRecord, HistoryDraft, LineFilter, MinuteRow, NodeBoot, PricedSlot, Remark, RulesVersion, SlotRates,
-    Tenancy, TenantBasis, XidRecord,
+    GpuRecord, HistoryDraft, JobReport, LineFilter, MinuteRow, NodeBoot, PricedSlot, Remark, RulesVersion,
+    SlotRates, Tenancy, TenantBasis, XidRecord,
 };
 use crate::accounting::tenants::{TenantRules, class, class_rule, tenant};
 use crate::model::{Holder, HolderId, HolderKind, MigProfile, Nanoseconds, SlotId, Utc, VisibleAccount};
 
 pub(super) fn explain(connection: &Connection, request: &BillRequest) -> Result<Explanation, Cause> {
+    let mut explanation = explain_whole(connection, request)?;
+    if request.visible != VisibleAccount::Everything {
+        explanation.gpus.iter_mut().for_each(GpuRecord::hide_others);
+    }
+    Ok(explanation)
+}
+
+/// The jobs of a request. Of the faults of GPUs each has those in whose time it was alone, whoever reads it.
+pub(super) fn report_jobs(connection: &Connection, request: &BillRequest) -> Result<JobReport, Cause> {
+    Ok(job_report(&explain_whole(connection, request)?, request))
+}
+
+/// An explanation with what its GPUs did while others held them.
+fn explain_whole(connection: &Connection, request: &BillRequest) -> Result<Explanation, Cause> {
     let (account, period) = StoredAccount::open(connection, request)?;
     let bill = account.bill(request, period)?.visible_to(&request.visible);
     let (bill, lines) = select(bill, &request.filter);
@@ -36,10 +51,7 @@ pub(super) fn explain(connection: &Connection, request: &BillRequest) -> Result<
         account.complete(line, &spans);
     }
     add_first_seen(connection, &mut lines)?;
-    let mut gpus = gpu_records(&account, &lines, events)?;
-    if request.visible != VisibleAccount::Everything {
-        gpus.iter_mut().for_each(GpuRecord::hide_others);
-    }
+    let gpus = gpu_records(&account, &lines, events)?;
     let (from, to) = range(lines.iter()).unwrap_or((bill.to, bill.to));
     Ok(Explanation {
         usage,
@@ -47,6 +59,7 @@ pub(super) fn explain(connection: &Connection, request: &BillRequest) -> Result<
         clock_steps: load_clock_steps(connection, from, to)?,
         boots: load_boots(connection, from, to)?,
         quarter_hours_until: Some(account.rolled.until.min(bill.to)).filter(|until| bill.from < *until),
+        settled: [(bill.node.clone(), bill.to)].into(),
         lines,
         bill,
     })
@@ -228,7 +241,7 @@ fn gpu_records(
 ) -> Result<Vec<GpuRecord>, Cause> {
     let connection = account.connection;
     let mut records = Vec::new();
-    for (key, DayGpu { gpu, model, .. }) in &account.gpus {
+    for (key, DayGpu { gpu, model, memory, .. }) in &account.gpus {
         let own = || lines.iter().filter(|line| line.line.gpu == *gpu);
         let Some((from, to)) = range(own()) else { continue };
         let incidents = incidents::between(connection, [from, to])?.into_iter();
@@ -236,6 +249,7 @@ fn gpu_records(
         records.push(GpuRecord {
             gpu: gpu.clone(),
             model: model.clone(),
+            memory: *memory,
             events: events.remove(&*gpu.uuid).unwrap_or_default(),
             incidents: incidents.collect(),
             remarks: load_remarks(connection, &account.rolled, *key, (from, to), own())?,

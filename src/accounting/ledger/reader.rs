@@ -11,14 +11,14 @@ use super::column::{self, loaded_id, loaded_json};
 use super::costs::make_costs;
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
-use super::explain::explain;
+use super::explain::{explain, report_jobs};
 use super::planning::{make_demand, make_fit};
 use super::statements::{self, RecordedDocuments};
 use super::{counters, day, evidence, history, node, schema};
 use crate::accounting::advice::{Advice, AdviceRequest};
 use crate::accounting::billing::costs::{CostReport, CostRequest};
 use crate::accounting::billing::{
-    Bill, BillRequest, DayAccount, DayEvidence, DayRevision, Explanation, RulesVersion,
+    Bill, BillRequest, DayAccount, DayEvidence, DayRevision, Explanation, JobReport, RulesVersion,
 };
 use crate::accounting::planning::{Demand, DemandRequest, Fit, FitRequest};
 use crate::model::{Holder, NodeIdentity, Utc};
@@ -86,6 +86,14 @@ impl Reader {
     /// Those of [`Reader::bill`].
     pub fn explain(&mut self, request: &BillRequest) -> Result<Explanation, Error> {
         self.read("explain a bill", |transaction| explain(transaction, request))
+    }
+
+    /// What jobs held, used and cost.
+    ///
+    /// # Errors
+    /// Those of [`Reader::bill`].
+    pub fn jobs(&mut self, request: &BillRequest) -> Result<JobReport, Error> {
+        self.read("report jobs", |transaction| report_jobs(transaction, request))
     }
 
     /// The findings of advice of the last four weeks.

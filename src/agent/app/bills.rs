@@ -57,6 +57,7 @@ fn answer_bills(path: &Path, config: impl Fn() -> Config, mut jobs: mpsc::Receiv
                         bill.map_err(|error| BillRefusal { is_of_request: true, text: error.to_string() })?;
                     return json(&ExplainedWhole::of_bill(bill, &request.filters));
                 }
+                LedgerQuestion::Jobs(request) => return json(&reader.jobs(&request).map_err(refusal)?),
                 LedgerQuestion::Costs(request) => return json(&reader.costs(&request).map_err(refusal)?),
                 LedgerQuestion::Advice(request) => {
                     let dismissed = config().advice.dismiss.into();

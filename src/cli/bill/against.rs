@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use super::job_report::zone;
 use super::text::{begin, counted};
 use super::{BillSource, Failure, json_text, print, print_data};
 use crate::accounting::billing::{
-    Bill, ComparedJob, JobComparison, LineDetail, LineFilter, compare_jobs, parse_sacct,
+    Bill, ComparedJob, JobComparison, LineDetail, LineFilter, compare_jobs, parse_sacct, zone_of,
 };
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable, text};
 use crate::cli::wrap;
@@ -55,7 +54,7 @@ impl AgainstOptions {
                 "the time zone has no name, in which sacct printed times; give --time-zone",
             ));
         }
-        let jobs = parse_sacct(&text, &zone(&bill.time_zone))
+        let jobs = parse_sacct(&text, &zone_of(&bill.time_zone))
             .map_err(|problem| Failure::wrong(format!("{}: {problem}", file.display())))?;
         let tolerance = Nanoseconds::from_seconds(self.tolerance.into());
         let comparison = compare_jobs(&jobs, &explanation, tolerance);

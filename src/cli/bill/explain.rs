@@ -97,7 +97,9 @@ impl Subject {
                 _ if text.contains(':') || text.starts_with("__") => {
                     ("Workload", text, vec![("workload", text)])
                 }
-                _ if JobId::parse(text).is_ok() => ("Job", text, vec![("job", text)]),
+                _ if JobId::parse(text).is_ok_and(|id| id.is_of_slurm()) => {
+                    ("Job", text, vec![("job", text)])
+                }
                 (_, Some((of, name))) => ("Pod", text, vec![(namespace, of), (pod, name)]),
                 _ if is_uid(text) => ("Pod", text, vec![(uid, text)]),
                 _ => ("Pod", text, vec![(pod, text)]),

@@ -2,11 +2,11 @@
 
 use jiff::tz::TimeZone;
 
-use super::job_report::{local, zone};
+use super::job_report::local;
 use super::text::{begin, counted, in_words, seconds, trimmed, unit};
 use crate::accounting::billing::{
     Bill, BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineRates, LineSpan,
-    MissingReasons, RateKind, Tenancy, TenantBasis, print_money,
+    MissingReasons, RateKind, Tenancy, TenantBasis, print_money, zone_of,
 };
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 use crate::cli::wrap;
@@ -15,7 +15,7 @@ use crate::model::{EnergySum, Grade, MINUTE, Microjoules, Money, Nanoseconds, Ti
 const MOST_SPANS: usize = 40;
 
 pub(super) fn report(subject: &str, explanation: &Explanation) -> Report {
-    let zone = zone(&explanation.bill.time_zone);
+    let zone = zone_of(&explanation.bill.time_zone);
     let mut report = begin(&explanation.bill);
     report.head.insert(0, std::mem::replace(&mut report.title, shown(subject).into_owned()));
     report.marks.extend(explanation.quarter_hours_until.map(|until| {

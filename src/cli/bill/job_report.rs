@@ -1,4 +1,4 @@
-//! The summary of a Slurm job, and the columns of what jobs held and used.
+//! The report of a job, and the columns of what jobs held and used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::text::{list_names, made_up, readable};
-use crate::accounting::billing::{JobGpu, JobSummary, JobUsage};
+use crate::accounting::billing::{GpuIncident, JobGpu, JobSummary, JobUsage, zone_of};
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
-use crate::model::{TimeSum, Utc, shown};
+use crate::model::{MINUTE, TimeSum, Utc, shown};
 
 /// A job, or a part of one, in a table.
 pub(super) struct UsageRow<'a> {
@@ -16,47 +16,90 @@ pub(super) struct UsageRow<'a> {
     /// On how many GPUs it was.
     pub(super) gpus: String,
     pub(super) usage: &'a JobUsage,
+    /// Of the GPU of the row.
+    pub(super) memory_total: Option<u64>,
+}
+
+impl<'a> UsageRow<'a> {
+    pub(super) const fn of(usage: &'a JobUsage) -> Self {
+        Self { names: Vec::new(), gpus: String::new(), usage, memory_total: None }
+    }
 }
 
 pub(super) fn report(summary: &JobSummary) -> Report {
-    let zone = zone(&summary.time_zone);
+    let zone = zone_of(&summary.time_zone);
     let nodes = list_names(summary.nodes.iter().map(|node| node_name(node)));
-    let labels =
-        summary.labels.iter().map(|(label, value)| (label.trim_start_matches("slurm_"), value.clone()));
-    let end = local(summary.total.end, &zone);
-    let is_open = summary.total.end >= summary.accounted_until;
-    let end = if is_open { end + ", the end of the account" } else { end };
-    let class = [("class", summary.class.name().to_owned())];
-    let times = [("start", local(summary.total.start, &zone)), ("end", end)];
-    let head =
-        labels.chain(class).chain(times).map(|(name, value)| format!("{:13} {}", shown(name), shown(&value)));
     let gpus = gpu_table(summary);
-    let has_steps = !summary.steps.is_empty();
-    let steps = has_steps.then(|| ReportPart::Table(String::new(), step_table(summary, &zone)));
     let legend = gpus.legend();
-    let mut parts = vec![ReportPart::Table(String::new(), gpus)];
-    parts.extend(steps);
-    parts.push(accounted_until(summary.accounted_until, &zone));
+    let table = |table: ReportTable| ReportPart::Table(String::new(), table);
+    let mut parts: Vec<ReportPart> = Vec::new();
+    if !summary.notes.is_empty() {
+        let notes: String = notes(summary).map(|note| format!("  {note}\n")).collect();
+        parts.push(ReportPart::Note(format!("notes\n{notes}")));
+    }
+    parts.push(table(gpus));
+    if !summary.members.is_empty() {
+        parts.push(table(member_table(summary, &zone)));
+    }
+    if !summary.steps.is_empty() {
+        parts.push(table(step_table(summary, &zone)));
+    }
+    if summary.gpus.iter().any(|gpu| !gpu.faults.is_empty()) {
+        parts.push(table(fault_table(summary, &zone)));
+    }
+    parts.push(accounted_until(std::slice::from_ref(summary), &zone));
     Report {
         title: format!("Job {} on {nodes}", shown(&summary.job)),
-        head: head.collect(),
+        head: head(summary, &zone),
         marks: made_up(summary.simulated, summary.example_prices),
         parts,
         legend,
     }
 }
 
-/// Says which times are in the tables of jobs.
-pub(super) fn accounted_until(until: Utc, zone: &TimeZone) -> ReportPart {
-    let until = local(until, zone);
-    ReportPart::Note(format!("accounted until {until}; start and end are those of whole minutes\n"))
+fn head(summary: &JobSummary, zone: &TimeZone) -> Vec<String> {
+    let label = |label: &str| {
+        ["slurm_", "k8s_"].iter().find_map(|kind| label.strip_prefix(kind)).unwrap_or(label).to_owned()
+    };
+    let labels = summary.labels.iter().map(|(name, value)| (label(name), value.clone()));
+    let tasks = summary.members.len();
+    let of_kubernetes = summary.job.contains('/');
+    let word = if of_kubernetes { "pods" } else { "tasks" };
+    let tasks = (tasks > 0).then(|| (word.to_owned(), tasks.to_string()));
+    let end = local(summary.total.end, zone);
+    let end = if summary.goes_on() { end + ", the end of the account" } else { end };
+    let length = summary.total.end.since(summary.total.start).0 / MINUTE.0;
+    let class = ("class".to_owned(), summary.class.name().to_owned());
+    let times = [
+        ("start".to_owned(), local(summary.total.start, zone)),
+        ("end".to_owned(), end),
+        ("length".to_owned(), format!("{} h {:02} min", length / 60, length % 60)),
+    ];
+    let entries = labels.chain(tasks).chain([class]).chain(times);
+    entries.map(|(name, value)| format!("{:13} {}", shown(&name), shown(&value))).collect()
 }
 
-/// A time zone by its name or offset, else UTC.
-pub(in crate::cli) fn zone(name: &str) -> TimeZone {
-    let offset = || jiff::fmt::strtime::parse("%:z", name).ok()?.offset();
-    let named = TimeZone::get(name).ok();
-    named.or_else(|| offset().map(TimeZone::fixed)).unwrap_or(TimeZone::UTC)
+/// What a job may change, each in one line.
+pub(super) fn notes(summary: &JobSummary) -> impl Iterator<Item = String> {
+    summary.notes.iter().map(|note| shown(&note.text).into_owned())
+}
+
+/// Says which times are in the tables of jobs, and up to when their nodes are settled.
+pub(super) fn accounted_until(jobs: &[JobSummary], zone: &TimeZone) -> ReportPart {
+    let ends: BTreeMap<&str, Utc> =
+        jobs.iter().flat_map(|job| job.settled.iter().map(|node| (&*node.node, node.until))).collect();
+    let first = jobs.iter().map(|job| job.accounted_until).min().unwrap_or_default();
+    let until = match ends.values().all(|end| *end == first) {
+        true => local(first, zone),
+        false => {
+            let ends =
+                ends.iter().map(|(node, end)| format!("{} {}", shown(node_name(node)), local(*end, zone)));
+            ends.collect::<Vec<_>>().join(", ")
+        }
+    };
+    let is_coarse = jobs.iter().any(|job| job.resolution_ns > MINUTE);
+    let grid = if is_coarse { "quarter hours" } else { "minutes" };
+    ReportPart::Note(format!("accounted until {until}; start and end are those of whole {grid}\n"))
 }
 
 /// Local time, to the minute.
@@ -74,9 +117,15 @@ pub(super) fn node_name(node: &str) -> &str {
 fn gpu_table(summary: &JobSummary) -> ReportTable {
     let names = gpu_names(&summary.gpus, summary.nodes.len() > 1);
     let rows = names.into_iter().zip(&summary.gpus);
-    let rows = rows.map(|(name, gpu)| UsageRow { names: vec![name], gpus: String::new(), usage: &gpu.usage });
+    let rows = rows.map(|(name, gpu)| UsageRow {
+        names: vec![name],
+        memory_total: gpu.memory_total_bytes,
+        ..UsageRow::of(&gpu.usage)
+    });
     let rows: Vec<UsageRow<'_>> = rows.collect();
-    let total = UsageRow { names: vec!["total".to_owned()], gpus: String::new(), usage: &summary.total };
+    let sizes: BTreeSet<Option<u64>> = rows.iter().map(|row| row.memory_total).collect();
+    let memory_total = sizes.first().copied().flatten().filter(|_| sizes.len() == 1);
+    let total = UsageRow { names: vec!["total".to_owned()], memory_total, ..UsageRow::of(&summary.total) };
     let mut columns = Column::names(&["gpu"], |row: &UsageRow<'_>| &row.names);
     columns.extend(usage_columns(summary.currency.as_deref()));
     ReportTable::new(columns, &rows, Some(&total)).for_people()
@@ -86,13 +135,48 @@ fn step_table(summary: &JobSummary, zone: &TimeZone) -> ReportTable {
     let rows = summary.steps.iter().map(|step| UsageRow {
         names: vec![step.step.clone(), local(step.usage.start, zone), local(step.usage.end, zone)],
         gpus: step.gpus.to_string(),
-        usage: &step.usage,
+        ..UsageRow::of(&step.usage)
     });
     let rows: Vec<UsageRow<'_>> = rows.collect();
     let mut columns = Column::names(&["step", "start", "end"], |row: &UsageRow<'_>| &row.names);
     columns.push(gpu_count());
     columns.extend(only(&["used h", "activity", "peak GiB", "kWh"], usage_columns(None)));
     ReportTable::new(columns, &rows, None)
+}
+
+/// A row for each task of an array, or pod.
+fn member_table(summary: &JobSummary, zone: &TimeZone) -> ReportTable {
+    let rows = summary.members.iter().map(|member| {
+        let usage = &member.total;
+        UsageRow {
+            names: vec![shown(&member.job).into_owned(), local(usage.start, zone), local(usage.end, zone)],
+            gpus: member.gpus.len().to_string(),
+            ..UsageRow::of(usage)
+        }
+    });
+    let rows: Vec<UsageRow<'_>> = rows.collect();
+    let heading = if summary.job.contains('/') { "pod" } else { "task" };
+    let mut columns = Column::names(&[heading, "start", "end"], |row: &UsageRow<'_>| &row.names);
+    columns.push(gpu_count());
+    let currency = summary.currency.as_deref();
+    let chosen = ["held h", "used h", "idle h", "efficiency", "peak GiB", currency.unwrap_or_default()];
+    columns.extend(only(&chosen, usage_columns(currency)));
+    ReportTable::new(columns, &rows, None)
+}
+
+/// The faults of its GPUs.
+fn fault_table(summary: &JobSummary, zone: &TimeZone) -> ReportTable {
+    let names = gpu_names(&summary.gpus, summary.nodes.len() > 1);
+    let rows = names.into_iter().zip(&summary.gpus).flat_map(|(name, gpu)| {
+        let code = |fault: &GpuIncident| fault.code.map(|code| format!(" {code}")).unwrap_or_default();
+        let row = move |fault: &GpuIncident| {
+            let kind = format!("{}{}", shown(&fault.kind), code(fault));
+            vec![name.clone(), local(fault.from, zone), local(fault.to, zone), kind]
+        };
+        gpu.faults.iter().map(row).collect::<Vec<_>>()
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    ReportTable::new(Column::names(&["gpu", "from", "to", "fault"], |row: &Vec<String>| row), &rows, None)
 }
 
 pub(super) fn gpu_count<'a>() -> Column<'a, UsageRow<'a>> {
@@ -128,8 +212,8 @@ pub(super) fn usage_columns<'a>(currency: Option<&str>) -> Vec<Column<'a, UsageR
             .help("held and used time of all steps / held and measured time"),
         number("activity", |usage| percent(usage.activity))
             .help("busy time / measured GPU time, in the minutes in which it was there throughout"),
-        number("peak GiB", |usage| gibibytes(usage.memory_peak_bytes))
-            .help("most memory on one GPU in a tick"),
+        Column::new("peak GiB", CellUnit::Number, |row: &UsageRow<'_>| peak(row).into())
+            .help("most memory on one GPU in a tick, of all that it has"),
         Column::new("kWh", CellUnit::Kwh, |row: &UsageRow<'_>| {
             row.usage
                 .energy_uj
@@ -162,6 +246,15 @@ fn gpu_names(gpus: &[JobGpu], has_nodes: bool) -> Vec<String> {
 
 pub(super) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0))
+}
+
+/// The memory peak, and of how much.
+fn peak(row: &UsageRow<'_>) -> String {
+    let peak = gibibytes(row.usage.memory_peak_bytes);
+    match row.memory_total.filter(|_| row.usage.memory_peak_bytes > 0) {
+        Some(total) => format!("{peak} of {}", gibibytes(total)),
+        None => peak,
+    }
 }
 
 /// Bytes in GiB; `-` where nothing is known.

@@ -3,9 +3,10 @@
 use jiff::tz::TimeZone;
 
 use super::explain_text::{Priced, price_entries};
-use super::job_report::zone;
 use super::text::{begin, counted, seconds, trimmed};
-use crate::accounting::billing::{ExplainedWhole, InsideRow, InsideWhole, LineRates, PricedPart, WholeSums};
+use crate::accounting::billing::{
+    ExplainedWhole, InsideRow, InsideWhole, LineRates, PricedPart, WholeSums, zone_of,
+};
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 use crate::cli::wrap;
 use crate::model::{TimeSum, shown};
@@ -14,7 +15,7 @@ use crate::model::{TimeSum, shown};
 const MOST_PRICED: usize = 20;
 
 pub(super) fn report(title: &str, whole: &ExplainedWhole) -> Report {
-    let zone = zone(&whole.bill.time_zone);
+    let zone = zone_of(&whole.bill.time_zone);
     let mut report = begin(&whole.bill);
     report.head.insert(0, std::mem::replace(&mut report.title, shown(title).into_owned()));
     report.parts.push(ReportPart::Note(total(whole)));

@@ -12,10 +12,10 @@ use crate::accounting::billing::chain::{chain_order, chain_problems};
 use crate::accounting::billing::statement::{
     ChangedField, Document, Statement, StoredDocument, changed_fields,
 };
-use crate::accounting::billing::{Bill, BillRequest, LineDetail, account_change};
+use crate::accounting::billing::{Bill, BillRequest, LineDetail, account_change, zone_of};
 use crate::accounting::day_files::ExportSource;
 use crate::accounting::ledger::{self, Cause, Reader, RecordedDocuments};
-use crate::cli::bill::{fleet_bills, in_one_currency, zone};
+use crate::cli::bill::{fleet_bills, in_one_currency};
 use crate::model::shown;
 
 /// Options of `verify`.
@@ -239,7 +239,7 @@ impl<'a> CheckedLedger<'a> {
         let request = BillRequest {
             from: Some(closed.from),
             to: Some(closed.to),
-            zone: zone(&closed.time_zone),
+            zone: zone_of(&closed.time_zone),
             detail: LineDetail { day: by_day, ..LineDetail::whole() },
             ..BillRequest::default()
         };

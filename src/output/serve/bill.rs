@@ -1,8 +1,8 @@
-//! Requests for bills, explanations, costs, advice, fit and demand.
+//! Requests for bills, explanations, costs, advice, jobs, fit and demand.
 //!
 //! SQL blocks, so a bill is never made on the I/O thread: requests go through a bounded queue to the reader thread, and the answer
 //! comes back as JSON. A slow bill delays neither metrics nor ticks. A query has `from`, `to`, `time_zone` and `by`, each at most
-//! once, for an explanation what selects lines instead of `by`, for the others what the `parse` of their
+//! once, for an explanation and for jobs what selects lines instead of `by`, for the others what the `parse` of their
 //! request reads, and nothing else, so that a mistyped name is an error and not a bill of
 //! another period.
 //!
@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use super::response::JSON;
 use crate::accounting::advice::AdviceRequest;
 use crate::accounting::billing::costs::CostRequest;
-use crate::accounting::billing::{BillRequest, LONGEST_BOOK, PriceBook, WholeRequest};
+use crate::accounting::billing::{BillRequest, JobReport, LONGEST_BOOK, PriceBook, WholeRequest};
 use crate::accounting::planning::{DemandRequest, FitRequest};
 use crate::config::decode_percent;
 use crate::model::VisibleAccount;
@@ -44,6 +44,7 @@ pub enum LedgerQuestion {
     Advice(AdviceRequest),
     Fit(FitRequest),
     Demand(DemandRequest),
+    Jobs(BillRequest),
 }
 
 /// Which of them a path asks.
@@ -56,6 +57,7 @@ pub(super) enum LedgerAnswer {
     Advice,
     Fit,
     Demand,
+    Jobs,
 }
 
 #[derive(Debug)]
@@ -218,6 +220,9 @@ pub(super) fn parse_query(
     }
     if answer == LedgerAnswer::Demand {
         return Ok(LedgerQuestion::Demand(DemandRequest::parse(pairs, zone)?));
+    }
+    if answer == LedgerAnswer::Jobs {
+        return Ok(LedgerQuestion::Jobs(BillRequest { visible, ..JobReport::parse(pairs, zone, now)? }));
     }
     let request = BillRequest { visible, ..BillRequest::parse(pairs, zone, now)? };
     if answer == LedgerAnswer::Bill {

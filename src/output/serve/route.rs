@@ -107,6 +107,7 @@ const ENDPOINTS: &[Route] = &[
     from_ledger("/api/v1/advice", LedgerAnswer::Advice),
     Route { audience: Audience::WholeReader, ..from_ledger("/api/v1/fit", LedgerAnswer::Fit) },
     Route { audience: Audience::WholeReader, ..from_ledger("/api/v1/demand", LedgerAnswer::Demand) },
+    from_ledger("/api/v1/jobs", LedgerAnswer::Jobs),
 ];
 
 /// All paths but the files of pages, for the test that asks each as a reader of some tenants.
@@ -135,6 +136,10 @@ impl Route {
 
     const fn is_served_by(&self, served: &Served) -> bool {
         !(self.is_of_agent() && matches!(served, Served::Fleet(_)))
+    }
+
+    const fn is_of_jobs(&self) -> bool {
+        matches!(self.answer, Answer::FromLedger(LedgerAnswer::Jobs))
     }
 
     const fn is_of_agent(&self) -> bool {
@@ -191,15 +196,20 @@ where
 const NAME_TRIES: u32 = 40;
 const NAME_WAIT: Duration = Duration::from_millis(100);
 
+/// The refusal of what is of more than one's own jobs.
+const ONLY_READERS: Refusal = Refusal::Forbidden(
+    "without web.users only root, the server's user and web.local_readers may read the costs of a fleet",
+);
+
 /// What the client may see: `user` is what a configured user may, absent where no user is needed.
 async fn check_access<B>(
     request: &Request<B>,
-    audience: Audience,
+    endpoint: Route,
     user: Option<VisibleAccount>,
     ends: Ends,
     site: &Site,
 ) -> Result<VisibleAccount, Refusal> {
-    match (user, audience) {
+    match (user, endpoint.audience) {
         (Some(visible), Audience::Scrapers) if visible != VisibleAccount::Everything => {
             Err(Refusal::Forbidden(
                 "/metrics shows every tenant, and this user may read only some; give the user \"*\" in web.tenants",
@@ -213,10 +223,15 @@ async fn check_access<B>(
                 return Ok(VisibleAccount::Everything);
             }
             match (local_reader(ends, site).await?, &site.served) {
-                // What a user runs is known on his own host alone: another one may have his id and name for somebody else.
-                (VisibleAccount::OfUser(_), Served::Fleet(_)) => Err(Refusal::Forbidden(
-                    "without web.users only root, the server's user and web.local_readers may read the costs of a fleet",
-                )),
+                // What a user runs is known on his own host alone: another one may have his id and name for somebody else. A
+                // cluster of Slurm has one user of a name.
+                (VisibleAccount::OfUser(_), Served::Fleet(_)) if endpoint.is_of_jobs() => {
+                    Err(Refusal::Forbidden(
+                        "users see their jobs where node.cluster of the server's configuration is the ClusterName of Slurm",
+                    ))
+                }
+                (VisibleAccount::OfUser(_), Served::Fleet(_)) => Err(ONLY_READERS),
+                (VisibleAccount::OfSlurmUser { .. }, _) if !endpoint.is_of_jobs() => Err(ONLY_READERS),
                 (visible, _) => of_audience(audience, visible),
             }
         }
@@ -263,7 +278,7 @@ where
     if let Some(refused) = refused_form(request, endpoint) {
         return refused;
     }
-    let visible = match check_access(request, endpoint.audience, user, ends, site).await {
+    let visible = match check_access(request, endpoint, user, ends, site).await {
         Ok(visible) => visible,
         Err(refusal) => return refusal.response(path),
     };

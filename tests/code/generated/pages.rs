@@ -65,7 +65,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("gpumeter-bill", "gpumeter bill --by slurm_user --csv", "One line for each Slurm user, as CSV."),
     (
         "gpumeter-bill",
-        "gpumeter bill --url https://gpus.example.com/node7 --user alice --password-file secret",
+        "gpumeter bill --url https://gpus.example.com/node7 --web.user alice --web.password-file secret",
         "From an agent with TLS behind a proxy.",
     ),
     (
@@ -108,12 +108,21 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "gpumeter statement credit statements/statement-0001.json --tenant ml --amount 12.50 --reason maintenance --statements statements",
         "Gives a tenant 12.50 back, below the total of the next statement.",
     ),
-    ("gpumeter-job", "gpumeter job 4711", "What a Slurm job held, used and cost on this node."),
+    (
+        "gpumeter-job",
+        "gpumeter job 4711",
+        "What a Slurm job, or a whole array, held, used and cost, and what to change.",
+    ),
     ("gpumeter-job", "gpumeter job 4711_3 --json", "A task of a job array, exact."),
     (
         "gpumeter-job",
-        "gpumeter job --list --slurm-account physics --from 2026-11-01",
-        "The jobs of an account since then, a line each.",
+        "gpumeter job RayCluster/ml/train --exports fleet",
+        "The pods of a RayCluster on all nodes.",
+    ),
+    (
+        "gpumeter-job",
+        "gpumeter job --user ada --last 7d --url http://fleet:9856",
+        "The jobs of a user in the last week, a line each.",
     ),
     (
         "gpumeter-job",

@@ -5,6 +5,7 @@
 
 mod facts;
 mod fill;
+mod find;
 mod rank;
 mod reduce;
 mod report;

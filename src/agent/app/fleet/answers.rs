@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::FleetShared;
 use super::statements::KnownStatements;
-use crate::accounting::advice::AdviceRequest;
+use crate::accounting::advice::{AdviceRequest, job_report};
 use crate::accounting::billing::costs::{CostReport, CostRequest};
 use crate::accounting::billing::{
     Bill, BillRequest, BillsJson, ExplainedWhole, Explanation, GpuRecord, only_bill,
@@ -119,6 +119,10 @@ impl Answers {
                 let bill = one(self.bills(&request.bill, is_cancelled)?)?;
                 return json(&ExplainedWhole::of_bill(bill, &request.filters));
             }
+            LedgerQuestion::Jobs(request) => {
+                let bill = one(self.bills_of_jobs(&request, is_cancelled)?)?;
+                return json(&job_report(&Explanation::of_bill(bill), &request));
+            }
             LedgerQuestion::Bill(request) => (request, false),
             LedgerQuestion::Explanation(request) => (request, true),
             LedgerQuestion::Costs(_) => return Err(of_request("costs are read from the cache".to_owned())),
@@ -158,12 +162,37 @@ impl Answers {
         ExportSource { skip_damaged: true, untrusted_at, ..ExportSource::of(&self.exports) }
     }
 
+    /// Bills of the files in which the jobs may be: to read those of a month of all nodes takes longer than an answer may.
+    fn bills_of_jobs(
+        &self,
+        request: &BillRequest,
+        is_cancelled: &(impl Fn() -> bool + Sync),
+    ) -> Result<Vec<Bill>, BillRefusal> {
+        let of_user = match &request.visible {
+            VisibleAccount::OfSlurmUser { user, .. } => Some(user.to_string()),
+            _ => None,
+        };
+        let label = request.filter.common_label().or(of_user);
+        let left_out = label.map(|label| self.reader.files_without(&label, request, &self.exports));
+        let left_out = left_out.transpose().map_err(|error| not_of_request(&error, &request.visible))?;
+        self.bills_from(&ExportSource { left_out: left_out.as_ref(), ..self.source() }, request, is_cancelled)
+    }
+
     fn bills(
         &self,
         request: &BillRequest,
         is_cancelled: &(impl Fn() -> bool + Sync),
     ) -> Result<Vec<Bill>, BillRefusal> {
-        let made = make_bills_unless(&self.source(), request, is_cancelled);
+        self.bills_from(&self.source(), request, is_cancelled)
+    }
+
+    fn bills_from(
+        &self,
+        source: &ExportSource<'_>,
+        request: &BillRequest,
+        is_cancelled: &(impl Fn() -> bool + Sync),
+    ) -> Result<Vec<Bill>, BillRefusal> {
+        let made = make_bills_unless(source, request, is_cancelled);
         let made = made.map_err(|error| match error {
             ExportError::Grid(_) | ExportError::Book(_) => of_request(error.to_string()),
             error => not_of_request(&error, &request.visible),

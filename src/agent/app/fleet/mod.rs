@@ -23,6 +23,7 @@ use crate::accounting::day_files::{CostCache, cache_name};
 use crate::agent::resolvers::users::watched_groups;
 use crate::config::{Config, ConfigFile, ListenAddress};
 use crate::holders::host::{UserDatabase, agent_usage};
+use crate::model::VisibleAccount;
 use crate::output::serve::{self, FleetStatus};
 use crate::runtime::clock::{Stop, system_now, system_zone};
 use crate::runtime::systemd::notify;
@@ -123,11 +124,22 @@ fn site(answers: Answers, vital: &VitalThreads) -> Result<serve::Site, StartErro
         served: serve::Served::Fleet(Arc::clone(&shared.status)),
         page: serve::LivePage::new(config.web.external_url.as_deref()),
         owners: start_owners(&shared.stop)?,
-        local_reader: local_reader(&users, readers),
+        local_reader: of_cluster(local_reader(&users, readers), config.node.cluster.as_deref()),
         zone: answers.reader.zone().clone(),
         bills: serve::BillQueue::new(answers.start(vital)?),
         access: Arc::clone(&shared.access),
         limits: serve::ServerLimits { bill: LONGEST_ANSWER, ..server_limits() },
+    })
+}
+
+/// Users of this host are those of the cluster of Slurm that it belongs to.
+fn of_cluster(reader: serve::LocalReader, cluster: Option<&str>) -> serve::LocalReader {
+    let cluster: Option<Arc<str>> = cluster.map(Arc::from);
+    Box::new(move |uid| match (reader(uid)?, &cluster) {
+        (VisibleAccount::OfUser(user), Some(cluster)) => {
+            Some(VisibleAccount::OfSlurmUser { user, cluster: Arc::clone(cluster) })
+        }
+        (visible, _) => Some(visible),
     })
 }
 

@@ -178,6 +178,9 @@ pub(super) enum PastHolder {
         qos: String,
         /// Number of the first job; the next ones have the next numbers.
         first: u64,
+        /// Number of the array whose tasks they are, from 1 on.
+        #[serde(default)]
+        array: Option<u64>,
     },
     Unit {
         unit: String,

@@ -136,7 +136,7 @@ fn holders(described: &PastHolder, run: RunNumber) -> (Arc<Holder>, Arc<Holder>)
                 ]),
             ))
         }
-        PastHolder::Job { cluster, account, user, partition, qos, first } => {
+        PastHolder::Job { cluster, account, user, partition, qos, first, array } => {
             let mut facts = Facts::new([
                 (Fact::SlurmCluster, cluster.as_str()),
                 (Fact::SlurmJob, &first.saturating_add(run.number as u64).to_string()),
@@ -145,6 +145,10 @@ fn holders(described: &PastHolder, run: RunNumber) -> (Arc<Holder>, Arc<Holder>)
                 (Fact::SlurmPartition, partition),
                 (Fact::SlurmQos, qos),
             ]);
+            if let Some(array) = array {
+                facts.set(Fact::SlurmArrayJob, array.to_string().into());
+                facts.set(Fact::SlurmArrayTask, (run.number + 1).to_string().into());
+            }
             facts.started = Some(run.begin.0 / 1_000_000_000);
             let job = Holder::new(HolderKind::Slurm, facts.clone());
             facts.set(Fact::SlurmStep, "0".into());
