@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -174,6 +175,44 @@ fn a_fleet_reports_a_job_as_its_files_do() {
         program().args(["job", "1"]).env("GPUMETER_URL", "http://a:b@localhost:1").output().unwrap();
     let told = String::from_utf8_lossy(&with_password.stderr).into_owned();
     assert!(with_password.status.code() == Some(2) && !told.contains("a:b"), "{told}");
+}
+
+/// Status and body of a path, asked by another user of this host.
+fn ask_as_nobody(fleet: &Agent, path: &str) -> (u16, String) {
+    const NOBODY: u32 = 65_534;
+    let (_, port) = fleet.address.rsplit_once(':').unwrap();
+    let script = "exec 3<>/dev/tcp/127.0.0.1/$1; printf 'GET %s HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' \"$2\" >&3; cat <&3";
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", script, "ask", port, path]).uid(NOBODY).gid(NOBODY).current_dir("/");
+    let answer = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{path}: {answer:?}"));
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+#[test]
+fn another_user_of_the_host_sees_nothing_but_his_own_jobs_of_the_configured_cluster() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let config = place.path().join("fleet.yaml");
+    for (text, of_jobs) in [("billing: {time_zone: UTC}\n", 403), ("node: {cluster: alpha}\n", 200)] {
+        std::fs::write(&config, text).unwrap();
+        let fleet = start(place.path(), &["--config", config.to_str().unwrap()]);
+        wait_until("a first look", || fleet.get("/-/ready").0 == 200);
+        for path in fleet_paths() {
+            let (status, body) = ask_as_nobody(&fleet, path);
+            let expected = match path {
+                // They tell nothing of anybody's costs.
+                "/-/healthy" | "/-/ready" | "/metrics" => 200,
+                "/api/v1/jobs" => of_jobs,
+                _ => 403,
+            };
+            assert_eq!(status, expected, "{text}: {path}: {body}");
+            assert!(path != "/api/v1/jobs" || of_jobs == 403 || body.contains("\"jobs\":[]"), "{body}");
+        }
+        assert!(fleet.get("/api/v1/jobs").1.contains("\"job\":\""), "root sees all");
+    }
 }
 
 #[test]

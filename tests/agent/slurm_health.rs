@@ -257,6 +257,6 @@ fn the_example_of_an_epilog_leaves_the_wait_to_systemd() {
     let options = fs::read_to_string(path("options")).unwrap();
     assert!(options.contains("--no-block") && options.contains("--on-active=180"), "{options}");
     let summary = Path::new(&jobs).join("211");
-    assert_eq!(fs::read_to_string(&summary).unwrap(), "job 211\n");
+    assert_eq!(fs::read_to_string(&summary).unwrap(), "job 211 --raw\n");
     assert_eq!(fs::metadata(summary).unwrap().permissions().mode() & 0o777, 0o600);
 }

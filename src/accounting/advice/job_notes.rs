@@ -179,15 +179,17 @@ fn idle_end(job: &JobSummary, zone: &TimeZone) -> Option<FoundNote> {
 
 fn memory(job: &JobSummary) -> Option<FoundNote> {
     let least = add(LEAST_RUN, job.resolution_ns);
-    let total = job.gpus.first()?.memory_total_bytes?;
+    // Boards of one model differ a little.
+    let totals = job.gpus.iter().map(|gpu| gpu.memory_total_bytes).collect::<Option<Vec<u64>>>()?;
+    let total = totals.into_iter().min()?;
     let is_whole = |gpu: &JobGpu| {
         let held = gpu.usage.held_ns.0 + 2 * u128::from(job.resolution_ns.0);
         held * 20 >= u128::from(length(&gpu.usage).0) * 19
     };
-    let is_same = job.gpus.iter().all(|gpu| gpu.memory_total_bytes == Some(total) && is_whole(gpu));
+    let is_whole = job.gpus.iter().all(is_whole);
     let peak = job.total.memory_peak_bytes;
     let is_small = peak > 0 && u128::from(peak) * 2 <= u128::from(total);
-    if !is_same || !is_small || !is_known(&job.total) || length(&job.total) < least {
+    if !is_whole || !is_small || !is_known(&job.total) || length(&job.total) < least {
         return None;
     }
     let text = format!("at most {} of {} GiB of memory", gibibytes(peak), gibibytes(total));

@@ -58,8 +58,9 @@ pub(super) fn report(summary: &JobSummary) -> Report {
 }
 
 fn head(summary: &JobSummary, zone: &TimeZone) -> Vec<String> {
-    let label = |label: &str| {
-        ["slurm_", "k8s_"].iter().find_map(|kind| label.strip_prefix(kind)).unwrap_or(label).to_owned()
+    let label = |label: &str| match label.strip_prefix("k8s_") {
+        Some(rest) => rest.strip_suffix("_name").unwrap_or(rest).replace('_', " "),
+        None => label.trim_start_matches("slurm_").to_owned(),
     };
     let labels = summary.labels.iter().map(|(name, value)| (label(name), value.clone()));
     let tasks = summary.members.len();
