@@ -63,6 +63,11 @@ pub struct JobUsage {
 }
 
 impl JobUsage {
+    /// What lines held, used and cost, without times.
+    pub fn of_lines(lines: &[&BillLine]) -> Self {
+        Self::new(lines, std::iter::empty())
+    }
+
     /// The use of lines, and the times and memory that were found of them.
     pub(super) fn new<'a>(lines: &[&BillLine], found: impl Iterator<Item = &'a WorkloadUsage>) -> Self {
         let mut usage = Self { start: Utc(u64::MAX), ..Self::default() };

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use crate::accounting::billing::{Bill, bills_from_json};
+use crate::accounting::billing::{Bill, BillLine, JobUsage, bills_from_json};
 use crate::agent::app::Observer;
 use crate::cli::Failure;
 use crate::cli::agent::RunningAgent;
-use crate::model::VisibleAccount;
+use crate::model::{HolderId, VisibleAccount};
 use crate::output::render::{
     HistoryReport, ProcessList, Summary, SummarySource, list_processes, report_history, summarize,
 };
@@ -31,6 +31,8 @@ pub(super) struct TopData {
 pub(super) struct TenantMoney {
     pub(super) today: BTreeMap<String, i128>,
     pub(super) month: BTreeMap<String, i128>,
+    /// By workload, since the first of the month.
+    pub(super) workloads: BTreeMap<String, JobUsage>,
     /// Whether prices changed their currency in the month, so that sums may be missing.
     pub(super) has_several_currencies: bool,
 }
@@ -66,7 +68,12 @@ impl TopSource {
         let today = month.last()?.to_local.get(..10)?;
         let today = bills(&format!("/api/v1/bill?from={today}"))?;
         let has_several_currencies = month.len() > 1;
-        Some(TenantMoney { today: by_tenant(&today), month: by_tenant(&month), has_several_currencies })
+        Some(TenantMoney {
+            today: by_tenant(&today),
+            month: by_tenant(&month),
+            workloads: by_workload(&month),
+            has_several_currencies,
+        })
     }
 
     /// Whether a signal has asked an own look to end.
@@ -91,6 +98,19 @@ fn by_tenant(bills: &[Bill]) -> BTreeMap<String, i128> {
         }
     }
     sums
+}
+
+/// What each workload, and the job of each step, held, used and cost; none where the prices changed their currency.
+fn by_workload(bills: &[Bill]) -> BTreeMap<String, JobUsage> {
+    let mut lines = BTreeMap::<HolderId, Vec<&BillLine>>::new();
+    let [bill] = bills else { return BTreeMap::new() };
+    for line in &bill.lines {
+        let workload = HolderId::new(line.holder.name());
+        for workload in [workload.outer(), Some(workload)].into_iter().flatten() {
+            lines.entry(workload).or_default().push(line);
+        }
+    }
+    lines.into_iter().map(|(id, lines)| (id.to_string(), JobUsage::of_lines(&lines))).collect()
 }
 
 fn get<T: DeserializeOwned>(agent: &RunningAgent, path: &str) -> Result<T, Failure> {

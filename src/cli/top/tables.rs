@@ -408,6 +408,7 @@ fn tenant_table(data: &TopData) -> TopTable {
 
 fn workload_table(data: &TopData, moments: &Moments) -> TopTable {
     type WorkloadColumn<'a> = TopColumn<'a, SummaryWorkload>;
+    let bills = data.money.as_ref();
     let columns = [
         WorkloadColumn::flexible("workload", 18, 0, |one| one.title.clone()),
         WorkloadColumn::text("kind", 9, 4, |one| one.kind.clone()),
@@ -417,6 +418,12 @@ fn workload_table(data: &TopData, moments: &Moments) -> TopTable {
         WorkloadColumn::number("mem GiB", 7, 0, gib, |one| one.memory.map(|bytes| bytes as f64)),
         WorkloadColumn::number("kernels", 7, 0, percent, |one| one.sm),
         WorkloadColumn::number("cost/h", 6, 1, cents, |one| amount(one.per_hour.as_ref())),
+        WorkloadColumn::number("effic.", 6, 2, percent, move |one| {
+            bills?.workloads.get(&one.workload)?.efficiency
+        }),
+        WorkloadColumn::number("so far", 8, 2, cents, move |one| {
+            Some(bills?.workloads.get(&one.workload)?.money?.0 as f64 / 1e9)
+        }),
         WorkloadColumn::text("GPUs", 6, 1, |one| indices(&one.gpus)),
         WorkloadColumn::text("held since", 20, 5, |one| {
             moments.since(one.since.as_deref()).trim_start_matches("since ").to_owned()

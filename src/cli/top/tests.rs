@@ -9,8 +9,9 @@ use ratatui::style::Color;
 use super::screen::{Theme, draw, lines_of, text};
 use super::source::{TenantMoney, TopData};
 use super::state::{AfterKey, TopState};
+use crate::accounting::billing::JobUsage;
 use crate::cli::tests::compare_golden;
-use crate::model::WorkloadClass;
+use crate::model::{Money, WorkloadClass};
 use crate::output::render::*;
 
 const AT: &str = "2026-11-26T12:00:00Z";
@@ -235,10 +236,16 @@ fn data() -> TopData {
         money: Some(TenantMoney {
             today: money(&[("ml", 30_000_000_000), ("alice", 30_005_000_000)]),
             month: money(&[("ml", 1_512_500_000_000)]),
+            workloads: std::iter::once(("k8s:ml/train-0/main/".to_owned(), worked())).collect(),
             has_several_currencies: false,
         }),
         summary,
     }
+}
+
+/// Two thirds of what was held.
+fn worked() -> JobUsage {
+    JobUsage { efficiency: Some(0.667), money: Some(Money(12_340_000_000)), ..JobUsage::default() }
 }
 
 fn state(data: TopData, keys: &str) -> TopState {
@@ -428,4 +435,11 @@ fn a_command_that_is_longer_than_the_screen_is_folded_at_its_words() {
     assert_eq!(lines.join(" "), command);
     assert!(lines.len() == 3 && lines.iter().all(|line| line.chars().count() <= 40), "{lines:?}");
     assert_eq!(crate::cli::fold("", 40), [""]);
+}
+
+#[test]
+fn a_workload_has_its_efficiency_and_its_cost_so_far() {
+    let shown = screen(&state(data(), "4"), (200, 60));
+    let row = shown.lines().find(|line| line.contains("train-0")).unwrap_or_else(|| panic!("{shown}"));
+    assert!(row.contains("67 %") && row.contains("12.34"), "{shown}");
 }

@@ -36,20 +36,33 @@ async function askProcesses() {
   if (!byId("processes").hidden) state.processes = await getJson("api/v1/processes");
 }
 
-/** Money, held and idle hours by tenant. */
-function byTenant(bill) {
-  const tenants = new Map();
+/** Money, and hours held, measured, and not used by their holder, by what the lines have in common. */
+function addUp(bill, keysOf) {
+  const found = new Map();
   for (const line of bill.lines) {
-    const sums = tenants.get(line.tenant) ?? { nano: 0n, hasMoney: false, held: 0, idle: 0 };
-    sums.nano += nano(line.money);
-    sums.hasMoney ||= line.money !== null;
-    sums.held += line.held_ns / 3.6e12;
-    sums.idle += line.idle_ns / 3.6e12;
-    tenants.set(line.tenant, sums);
+    for (const key of keysOf(line)) {
+      const sums = found.get(key) ?? { nano: 0n, hasMoney: false, held: 0, idle: 0, measured: 0, unused: 0 };
+      sums.nano += nano(line.money);
+      sums.hasMoney ||= line.money !== null;
+      sums.held += line.held_ns / 3.6e12;
+      sums.idle += line.idle_ns / 3.6e12;
+      sums.measured += (line.held_ns - line.unmeasured_ns - line.unavailable_ns) / 3.6e12;
+      sums.unused += (Number(line.lent_ns) + Number(line.idle_ns)) / 3.6e12;
+      found.set(key, sums);
+    }
   }
-  for (const sums of tenants.values()) sums.money = sums.hasMoney ? ofNano(sums.nano) : null;
-  return tenants;
+  for (const sums of found.values()) sums.money = sums.hasMoney ? ofNano(sums.nano) : null;
+  return found;
 }
+
+const byTenant = (bill) => addUp(bill, (line) => [line.tenant]);
+
+/** A step of Slurm is part of its job. */
+const byWorkload = (bill) =>
+  addUp(bill, (line) => {
+    const job = /^(slurm:.*\/\d+)\.[^/.]+$/.exec(line.holder);
+    return job ? [line.holder, job[1]] : [line.holder];
+  });
 
 async function askBills() {
   if (state.summary.node.account === "none") {
@@ -62,9 +75,9 @@ async function askBills() {
     const month = [await getJson("api/v1/bill")].flat();
     // The day in the zone of the bill, by the agent's clock.
     const today = [await getJson(`api/v1/bill?from=${month.at(-1).to_local.slice(0, 10)}`)].flat();
-    const sums = (bills) => (bills.length === 1 ? byTenant(bills[0]) : new Map());
+    const sums = (bills, of = byTenant) => (bills.length === 1 ? of(bills[0]) : new Map());
     const gap = month.length === 1 ? "" : ", and empty where prices changed their currency: gpumeter bill has a table for each";
-    state.money = { month: sums(month), today: sums(today), zone: month[0].time_zone, gap };
+    state.money = { month: sums(month), today: sums(today), workloads: sums(month, byWorkload), zone: month[0].time_zone, gap };
     state.moneyProblem = "";
   } catch (error) {
     state.money = null;
@@ -217,6 +230,13 @@ const showTenants = createTable(byId("tenants"), {
   ],
 });
 
+const billed = (row) => state.money?.workloads.get(row.workload);
+const costOf = (row) => billed(row)?.money ?? null;
+const efficiencyOf = (row) => {
+  const sums = billed(row);
+  return sums && sums.measured > 0 ? Math.max(0, (sums.measured - sums.unused) / sums.measured) : null;
+};
+
 const showWorkloads = createTable(byId("workloads"), {
   caption: "Workloads that hold or use a GPU",
   key: (row) => row.workload,
@@ -233,6 +253,8 @@ const showWorkloads = createTable(byId("workloads"), {
     numeric("Kernels", (row) => row.sm, percent, "share of time in which its kernels ran, summed over its GPUs"),
     { name: "Held since", value: (row) => row.since, text: (row) => since(row.since, state.summary).replace(/^since /, "") },
     numeric("Cost/h", (row) => (row.per_hour === null ? null : Number(row.per_hour)), (_, row) => money(row.per_hour), "price of what is held now"),
+    { ...numeric("Efficiency", (row) => efficiencyOf(row), percent, "of what it held and was measured, used by itself: since it began, at most since the first of the month"), isHidden: () => !state.money },
+    { ...numeric("So far", (row) => (costOf(row) === null ? null : Number(costOf(row))), (_, row) => money(costOf(row)), "its cost by the bill: since it began, at most since the first of the month"), isHidden: () => !state.money },
     { name: "GPUs", value: (row) => row.gpus[0] ?? null, text: indices },
   ],
 });
