@@ -25,6 +25,7 @@ pub fn policy(intervals: [u64; 3]) -> Policy {
     Policy {
         level: Level::Full,
         dcgm: false,
+        workload_counters: false,
         intervals: intervals.map(Nanoseconds::from_seconds),
         standing: Vec::new(),
         allocations: std::sync::Arc::default(),

@@ -123,6 +123,8 @@ pub struct SamplingConfig (config sampling) {
         "Target share of time in driver calls; above it, readings without use for health are rarer.";
     level: Level, word(LEVELS, Level::ALL), Default(Level::Standard.name()), Reload,
         "Which metrics: lean (for alerts), standard (for dashboards too) or full (all).";
+    workload_counters: bool, flag(), Default("false"), Reload,
+        "Whether level standard counts time, energy and cost by workload too.";
 }
 
 "The driver library."

@@ -145,15 +145,26 @@ impl CommittedAccounts {
         live.map(|(key, (state, _))| SlotAccount { key, state }).collect()
     }
 
-    /// The accounts by workload of those that changed within [`LINGER`], without costs: the sum of all versions of a
-    /// workload. That of a version younger than `birth_delay` is 0.
-    pub(super) fn by_workload(&self, now: Utc, birth_delay: Nanoseconds) -> Vec<SlotAccount> {
+    /// The accounts by workload of those that changed within [`LINGER`]: the sum of all versions of a workload. That of a version
+    /// younger than `birth_delay` is 0. Costs are those under the tariff of each GPU, by UUID.
+    pub(super) fn by_workload(
+        &self,
+        now: Utc,
+        birth_delay: Nanoseconds,
+        tariffs: &BTreeMap<Arc<str>, Tariff>,
+    ) -> Vec<SlotAccount> {
         let mut sums: BTreeMap<AccountKey, (AccountState, Utc)> = BTreeMap::new();
         let holders = self.counters.iter().filter(|(key, _)| !key.holder.is_remainder());
         for (key, TrackedCounter { counter, changed }) in holders {
-            let mut values = values(false, counter, None, self.with_energy.contains(&key.gpu));
-            if now < counter.born.plus(birth_delay) {
-                values.iter_mut().flatten().for_each(|value| *value = 0);
+            let tariff = tariffs.get(&key.gpu);
+            let mut values = values(false, counter, tariff, self.with_energy.contains(&key.gpu));
+            let is_young = |born: Utc| now < born.plus(birth_delay);
+            let cost = tariff.and_then(|tariff| counter.costs.get(tariff));
+            let is_cost_young = cost.is_some_and(|cost| is_young(cost.born));
+            for (value, kind) in values.iter_mut().zip(AccountValue::ALL) {
+                if if is_cost(kind) { is_cost_young } else { is_young(counter.born) } {
+                    *value = value.map(|_| 0);
+                }
             }
             // The ledger keeps the counters of all versions of a workload in memory as long as that of one.
             let (sum, latest) = sums.entry(AccountKey::new(key.holder.workload(), key)).or_default();

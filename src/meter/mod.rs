@@ -95,6 +95,8 @@ pub struct Policy {
     pub level: Level,
     /// Whether the page with dcgm-exporter's names is configured.
     pub dcgm: bool,
+    /// Whether workloads have counters below level full too.
+    pub workload_counters: bool,
     /// The interval of each tier, by [`Tier`] order.
     pub intervals: [Nanoseconds; 3],
     pub standing: Vec<StandingGrant>,

@@ -95,14 +95,19 @@ impl AccountPublisher {
         let positions: BTreeMap<&str, usize> =
             gpus.iter().enumerate().map(|(position, gpu)| (&*gpu.id.uuid, position)).collect();
         let delay = policy.birth_delay;
+        let has_workloads = match policy.level {
+            Level::Lean => false,
+            Level::Standard => policy.workload_counters,
+            Level::Full => true,
+        };
+        let mut workloads =
+            if has_workloads { committed.by_workload(at, delay, &tariffs) } else { Vec::new() };
         let mut accounts = committed.by_tenant(at, delay, &tariffs);
         // A forgotten GPU has no series, and none are counted as left off.
         accounts.retain(|account| positions.contains_key(&*account.key.uuid));
         let tenants = self.tenant_rows(accounts, &positions, tariffs, budget);
-        let mut accounts =
-            if policy.level < Level::Full { Vec::new() } else { committed.by_workload(at, delay) };
-        accounts.retain(|account| positions.contains_key(&*account.key.uuid));
-        let workloads = self.workload_rows(accounts, &positions, budget);
+        workloads.retain(|account| positions.contains_key(&*account.key.uuid));
+        let workloads = self.workload_rows(workloads, &positions, budget);
         let unattributed = gpus.iter().map(|gpu| committed.unattributed(&gpu.id.uuid, at, delay));
         PublishedAccounts { unattributed: unattributed.collect(), tenants, workloads }
     }
@@ -231,6 +236,7 @@ mod tests {
         let policy = Policy {
             level: Level::Full,
             dcgm: false,
+            workload_counters: false,
             intervals: [Nanoseconds::SECOND; 3],
             allocations: Arc::default(),
             standing: Vec::new(),
@@ -299,6 +305,28 @@ mod tests {
                     _ => 0,
                 })
                 .sum::<usize>()
+    }
+
+    #[test]
+    fn workloads_have_the_costs_of_their_tenants_below_level_full_too_where_they_are_asked_for() {
+        let mut meter = meter();
+        for (level, asked, wanted) in [
+            (Level::Full, false, 2),
+            (Level::Standard, true, 2),
+            (Level::Standard, false, 0),
+            (Level::Lean, true, 0),
+        ] {
+            meter.policy = Arc::new(Policy { level, workload_counters: asked, ..(*meter.policy).clone() });
+            let gpus: Vec<&TrackedGpu> = meter.gpus.values().collect();
+            let mut series = AccountPublisher::default();
+            let (published, _) = update(&mut series, &meter, 900, (&gpus, &prices("EUR")), WIDE);
+            let cost = |rows: &PublishedRows| -> i128 {
+                let states = rows.states.iter();
+                states.filter_map(|state| state.values[AccountValue::HeldCost as usize]).sum()
+            };
+            assert_eq!(published.workloads.entries.len(), wanted, "{level:?} {asked}");
+            assert_eq!(cost(&published.workloads), if wanted > 0 { cost(&published.tenants) } else { 0 });
+        }
     }
 
     #[test]

@@ -219,6 +219,7 @@ fn policy(config: &Config, how_held: HowHeld) -> Policy {
     Policy {
         level: config.sampling.level,
         dcgm: dcgm::is_configured(config),
+        workload_counters: config.sampling.workload_counters,
         // A tier cannot be faster than the tick.
         intervals: [config.sampling.interval, config.sampling.medium, config.sampling.slow]
             .map(|interval| interval.max(config.sampling.interval)),

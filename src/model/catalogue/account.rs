@@ -123,17 +123,22 @@ pub(super) const ROWS: &[Family] = &[
     .level(Level::Standard),
     workload_seconds(
         "gpu_workload_held_seconds_total",
+        Level::Standard,
         "GPU time that the workload held, in closed windows; gpu_workload_info has its tenant. \
-         Time that nobody held is in gpu_tenant_held_seconds_total.",
+         Time that nobody held is in gpu_tenant_held_seconds_total. At level standard only with \
+         sampling.workload_counters.",
         &[labelled(&[], Held)],
     ),
     workload_seconds(
         "gpu_workload_used_seconds_total",
-        "GPU time kept busy by the workload's processes, in closed windows.",
+        Level::Standard,
+        "GPU time kept busy by the workload's processes, in closed windows. At level standard only with \
+         sampling.workload_counters.",
         &[labelled(&[], Used)],
     ),
     workload_seconds(
         "gpu_workload_idle_seconds_total",
+        Level::Full,
         "GPU time that the workload held and nobody used, in closed windows; time lent to others \
          and unmeasured time are not included.",
         &[labelled(&[], Idle)],
@@ -142,13 +147,28 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_workload_energy_joules_total",
         Unit::Joules,
         "Energy of the workload in closed windows: static is the GPU's idle power, shared by \
-         held time; dynamic is the rest, shared by use.",
+         held time; dynamic is the rest, shared by use. At level standard only with \
+         sampling.workload_counters.",
         Account(Workload(&[
             labelled(&[("part", "static")], EnergyStatic),
             labelled(&[("part", "dynamic")], EnergyDynamic),
         ])),
     )
-    .labels(&["workload", "gpu", "uuid", "gpu_instance", "part"]),
+    .labels(&["workload", "gpu", "uuid", "gpu_instance", "part"])
+    .level(Level::Standard),
+    workload_cost(
+        "gpu_workload_held_cost_total",
+        "Price of the time the workload held, without unavailable time, whose price goes to __unavailable__; at the price in force \
+         then, before terms, in closed windows; an estimate, as gpu_tenant_held_cost_total is. At level standard only with \
+         sampling.workload_counters.",
+        &[labelled(&[], HeldCost)],
+    ),
+    workload_cost(
+        "gpu_workload_used_cost_total",
+        "Price of the time the workload used, at the price in force then, before terms, in closed windows; an estimate. At level \
+         standard only with sampling.workload_counters.",
+        &[labelled(&[], UsedCost)],
+    ),
     Family::counter(
         "gpu_unattributed_seconds_total",
         Unit::Seconds,
@@ -235,13 +255,21 @@ const fn tenant_seconds(
 
 const fn workload_seconds(
     name: &'static str,
+    level: Level,
     help: &'static str,
     values: &'static [Labelled<AccountValue>],
 ) -> Family {
-    Family::counter(name, Unit::Seconds, help, Account(Workload(values))).labels(&[
-        "workload",
-        "gpu",
-        "uuid",
-        "gpu_instance",
-    ])
+    Family::counter(name, Unit::Seconds, help, Account(Workload(values)))
+        .labels(&["workload", "gpu", "uuid", "gpu_instance"])
+        .level(level)
+}
+
+const fn workload_cost(
+    name: &'static str,
+    help: &'static str,
+    values: &'static [Labelled<AccountValue>],
+) -> Family {
+    Family::counter(name, Unit::Money, help, Account(Workload(values)))
+        .labels(&["workload", "gpu", "uuid", "gpu_instance", "currency", "price_class"])
+        .level(Level::Standard)
 }

@@ -34,6 +34,7 @@ impl Device {
         let policy = Policy {
             level: Level::Full,
             dcgm: false,
+            workload_counters: false,
             intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
             standing: Vec::new(),
             allocations: std::sync::Arc::default(),

@@ -782,6 +782,7 @@ fn policy(standing: &[StandingGrant], presence: bool) -> Policy {
     Policy {
         level: Level::Full,
         dcgm: false,
+        workload_counters: false,
         intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
         standing: standing.to_vec(),
         allocations: Arc::default(),

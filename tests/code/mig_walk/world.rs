@@ -163,6 +163,7 @@ fn policy() -> Policy {
     Policy {
         level: Level::Full,
         dcgm: false,
+        workload_counters: false,
         intervals: [Nanoseconds::SECOND; 3],
         standing: Vec::new(),
         allocations: std::sync::Arc::default(),
