@@ -89,10 +89,8 @@ impl UnusedHoldings {
 
     /// Adds the next window.
     pub(super) fn add(&mut self, window: &Settlement) {
-        let may_be_of_holder =
-            |holder: &HolderId| holder.as_str() == HolderId::SYSTEM || holder.unattributed_reason().is_some();
         let unclear = window.rows.iter().filter(|row| row.amounts.memory_byte_seconds > 0);
-        let unclear = unclear.filter(|row| may_be_of_holder(&row.holder)).map(|row| row.slot.gpu_instance);
+        let unclear = unclear.filter(|row| row.holder.may_work_for_others()).map(|row| row.slot.gpu_instance);
         let unclear: BTreeSet<Option<u32>> = unclear.collect();
         let mut waits = BTreeMap::new();
         for (key, run) in &window.evidence.runs {

@@ -108,6 +108,9 @@ impl Shape {
     }
 }
 
+/// By [`Series`].
+pub type Shapes = [Shape; Series::ALL.len()];
+
 /// The holder and the hour of some shapes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ShapeKey {
@@ -269,9 +272,8 @@ mod shapes {
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use super::{EDGES, HolderId, Series, Shape, ShapeKey, Utc};
+    use super::{EDGES, HolderId, Shape, ShapeKey, Shapes, Utc};
 
-    type Shapes = [Shape; Series::ALL.len()];
     type Listed<H> = (u64, Option<u32>, H, Vec<Vec<(usize, u64)>>);
 
     pub(super) fn serialize<S: Serializer>(

@@ -98,3 +98,25 @@ pub struct Verdict {
     /// All reasons, the worst first.
     pub reasons: Vec<Reason>,
 }
+
+/// The rules of a health verdict by which work stops: of the GPU, or of its links to others. Work goes on beside the others.
+pub const STOPS_WORK: [&str; 18] = [
+    "lost",
+    "recovery_reset",
+    "recovery_reboot",
+    "row_remap_failure",
+    "sram_threshold",
+    "nvlink_down",
+    "fabric_failed",
+    "fabric_in_progress",
+    "fabric_timeout",
+    "fabric_configuration",
+    "xid_hardware",
+    "xid_reboot",
+    "xid_driver",
+    "xid_link",
+    "xid_mechanicals",
+    "unavailable",
+    "poison_fatal",
+    "memory_retirement_failed",
+];

@@ -102,6 +102,16 @@ impl HolderId {
         Some(Self::of(self.kind(), &facts))
     }
 
+    /// The workload of which a run is: of a step its job, of a container its pod, else itself, without its version.
+    pub fn whole(&self) -> Self {
+        self.outer().unwrap_or_else(|| Self(self.workload()))
+    }
+
+    /// Whether what it does on a GPU may be for any holder there: an MPS server, or a process whose owner is not known.
+    pub fn may_work_for_others(&self) -> bool {
+        self.as_str() == Self::SYSTEM || self.unattributed_reason().is_some()
+    }
+
     pub fn is_remainder(&self) -> bool {
         self.0.starts_with(RESERVED)
     }

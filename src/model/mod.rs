@@ -39,7 +39,7 @@ pub use account::{AMOUNTS, Amount, AmountKind, Amounts, Grade, Method, PARTS, Pa
 pub use decimal::Decimal;
 pub use evidence::{
     EDGES, Evidence, IDLE_COLUMNS, LONGEST_PAUSE, Run, RunKey, SHAPE_COLUMNS, Series, Shape, ShapeKey,
-    TickShares, WAITING_SHARE, WHOLE_SHARE,
+    Shapes, TickShares, WAITING_SHARE, WHOLE_SHARE,
 };
 pub use frame::{
     CallInFlight, CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch,
@@ -49,7 +49,7 @@ pub use gpu::{
     Attachment, FabricPlace, GpuId, GpuIdentity, GpuName, GpuSelector, InstanceId, InstanceIdentity,
     MemoryKind, MigSlices, Notice, PciAddress, Platform, Sxid, SxidCount, Via, XidCount, XidSource,
 };
-pub use health::{HealthState, Reason, Remedy, StickyFault, Verdict};
+pub use health::{HealthState, Reason, Remedy, STOPS_WORK, StickyFault, Verdict};
 pub use holder::{Holder, HolderId, RESERVED, UnattributedReason};
 pub use holder_kind::{Fact, Facts, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource, greatest_common_divisor};

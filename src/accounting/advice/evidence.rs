@@ -1,12 +1,15 @@
 //! What advice is made from: the stretches in which holders used nothing, their runs, and the faults of their GPUs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::fleet::FleetEvidence;
 use super::gates::draws_power;
 use crate::accounting::billing::GpuIncident;
-use crate::model::{GpuId, Grade, HolderId, Microjoules, Nanoseconds, Series, Shape, Utc, WorkloadClass};
+use crate::accounting::tenants::recurring_name;
+use crate::model::{
+    GpuId, Grade, Holder, HolderId, Microjoules, Nanoseconds, Series, Shape, Shapes, Utc, WorkloadClass,
+};
 
 /// Shorter stretches are forgotten: no rule has a shorter limit.
 const LEAST: Nanoseconds = Nanoseconds::from_seconds(10 * 60);
@@ -25,6 +28,8 @@ pub struct AdviceEvidence {
     /// By UUID.
     pub gpus: BTreeMap<Arc<str>, EvidenceGpu>,
     pub workloads: BTreeMap<WorkloadKey, WorkloadEvidence>,
+    /// How busy the workloads of a tenant with one name kept their slots while they were alone there.
+    pub shapes: BTreeMap<(Arc<str>, String), Shapes>,
     /// Of a fleet, if all of it is known and the reader may see it.
     pub fleet: Option<FleetEvidence>,
 }
@@ -33,6 +38,7 @@ pub struct AdviceEvidence {
 pub struct EvidenceGpu {
     pub gpu: GpuId,
     pub node: String,
+    pub model: String,
     /// Whether the memory of processes was ever reported on a board of this model there. Without it, no process and no reading look
     /// the same.
     pub reports_memory: bool,
@@ -46,12 +52,27 @@ pub struct WorkloadKey {
     pub workload: HolderId,
 }
 
+impl WorkloadKey {
+    pub fn of(tenant: Arc<str>, holder: &HolderId) -> Self {
+        Self { tenant, workload: holder.whole() }
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadEvidence {
     /// That all runs of a recurring workload have.
     pub name: String,
     pub class: WorkloadClass,
     pub slots: BTreeMap<SlotKey, SlotEvidence>,
+}
+
+impl WorkloadEvidence {
+    /// Names it by one of its holders. The facts of the workload itself count before those of its parts.
+    pub fn describe(&mut self, key: &WorkloadKey, holder: &Holder, class: WorkloadClass) {
+        if self.name.is_empty() || holder.id.name() == key.workload.name() {
+            (self.name, self.class) = (recurring_name(holder), class);
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,8 +89,6 @@ pub struct SlotEvidence {
     pub stretches: Vec<IdleStretch>,
     /// The worst of the period.
     pub grade: Grade,
-    /// How busy the workload alone kept the slot in the period, by series.
-    pub shapes: [Shape; Series::ALL.len()],
 }
 
 /// A run on one slot, with its times of the slot.
@@ -81,6 +100,7 @@ pub struct SlotRun {
     /// It may have ended so much earlier: the length of a row.
     pub grid: Nanoseconds,
     pub goes_on: bool,
+    pub first_use: Option<Utc>,
     pub last_use: Option<Utc>,
     pub held: Nanoseconds,
     pub used: Nanoseconds,
@@ -199,6 +219,23 @@ impl AdviceEvidence {
     pub fn slot(&mut self, key: &WorkloadKey, slot: SlotKey) -> &mut SlotEvidence {
         let workload = self.workloads.entry(key.clone()).or_default();
         workload.slots.entry(slot).or_default()
+    }
+
+    /// Adds a shape of a workload that has a name.
+    pub fn add_shape(&mut self, key: &WorkloadKey, series: Series, shape: &Shape) {
+        let name = self.workloads.get(key).map(|workload| workload.name.clone()).unwrap_or_default();
+        self.shapes.entry((Arc::clone(&key.tenant), name)).or_default()[series as usize].add(shape);
+    }
+
+    /// Sets on which GPUs a process that is not seen is none, from those on which memory of processes was reported: boards of one
+    /// model are alike on a node.
+    pub fn set_reporting(&mut self, with_memory: &BTreeSet<Arc<str>>) {
+        let place = |gpu: &EvidenceGpu| (gpu.node.clone(), gpu.model.clone());
+        let with_memory = with_memory.iter().filter_map(|uuid| self.gpus.get(uuid));
+        let places: BTreeSet<(String, String)> = with_memory.map(place).collect();
+        for gpu in self.gpus.values_mut() {
+            gpu.reports_memory = places.contains(&place(gpu));
+        }
     }
 }
 

@@ -4,11 +4,10 @@
 use jiff::tz::TimeZone;
 
 use super::gates::{MOST_WATTS, grace_without_process, grace_without_use};
-use super::rules::FAULTS;
 use crate::accounting::billing::{
     BillRequest, Explanation, JobGpu, JobNote, JobReport, JobSummary, JobUsage, local_time, zone_of,
 };
-use crate::model::{EnergySum, LONGEST_PAUSE, Nanoseconds, TimeSum, Utc, WorkloadClass};
+use crate::model::{EnergySum, LONGEST_PAUSE, Nanoseconds, STOPS_WORK, TimeSum, Utc, WorkloadClass};
 
 /// A shorter job, such as one that failed at its start, says nothing.
 const LEAST_RUN: Nanoseconds = Nanoseconds::from_seconds(30 * 60);
@@ -214,7 +213,7 @@ fn faults(job: &JobSummary, zone: &TimeZone) -> Vec<FoundNote> {
                 found.push(FoundNote { kind: "heat", text, weight: time.0 });
             }
         }
-        for fault in gpu.faults.iter().filter(|fault| FAULTS.contains(&&*fault.kind)) {
+        for fault in gpu.faults.iter().filter(|fault| STOPS_WORK.contains(&&*fault.kind)) {
             let text =
                 format!("{place} had a fault ({}) from {}", fault.kind, moment(fault.from, &job.total, zone));
             found.push(FoundNote { kind: "fault", text, weight: fault.to.since(fault.from).0.into() });

@@ -10,6 +10,7 @@ mod gates;
 mod job_notes;
 mod report;
 mod rules;
+mod slot_time;
 
 pub use evidence::{
     AdviceEvidence, EvidenceGpu, IdleStretch, ProcessPresence, SlotEvidence, SlotKey, SlotRun, StretchDraft,
@@ -20,4 +21,4 @@ pub use fleet::{COMMITMENT_DAYS, FleetEvidence, HourOfNode, ModelHours, NodeHour
 pub use gates::{PERIOD, grace_without_process, grace_without_use, is_work_by_power};
 pub use job_notes::{add_notes, job_report};
 pub use report::{Advice, AdviceRequest, AdviceSource, advise};
-pub use rules::FAULTS;
+pub use slot_time::{SlotRow, SlotTime};

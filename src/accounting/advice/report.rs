@@ -98,7 +98,7 @@ pub fn advise(evidence: &AdviceEvidence, request: &AdviceRequest, source: Advice
         for group in &groups {
             if let Some(found) = (rule.find)(&known, group) {
                 known.claim(&found);
-                findings.push(finding(&known, rule, group, &found));
+                findings.push(finding(&known, rule, group, &found, request));
             }
         }
     }
@@ -115,7 +115,6 @@ pub fn advise(evidence: &AdviceEvidence, request: &AdviceRequest, source: Advice
     let before = findings.len();
     if request.explain.is_none() {
         findings.retain(|finding| !request.dismissed.iter().any(|one| one.is_of(finding)));
-        findings.iter_mut().for_each(|finding| finding.stretches.clear());
     }
     findings.sort_by(|one, other| {
         let saved = |finding: &AdviceFinding| finding.organisation.and_then(|one| one.amount);
@@ -151,6 +150,7 @@ fn finding(
     rule: &AdviceRule,
     group: &WorkloadGroup<'_>,
     found: &FoundAdvice<'_>,
+    request: &AdviceRequest,
 ) -> AdviceFinding {
     let has_prices = known.evidence.currency.is_some();
     let mut amounts = found.stretches.iter().map(money);
@@ -162,6 +162,9 @@ fn finding(
     let times =
         || found.stretches.iter().map(|found| [found.stretch.from, found.stretch.to]).chain(found.seen);
     let id = id_of(rule.code, rule.kind, &[group.tenant, group.name, &found.facts]);
+    let is_explained = request.explain.as_ref() == Some(&id);
+    let explained = found.stretches.iter().filter(|_| is_explained);
+    let stretches = explained.map(|found| stretch(known, found)).collect();
     let returned = if rule.is_credit { Nanoseconds(0) } else { time };
     AdviceFinding {
         dismiss: Dismissal::new(&id, found.extent).to_string(),
@@ -186,7 +189,7 @@ fn finding(
             .then(|| OrganisationSaving { amount: has_prices.then_some(Money(0)), returned }),
         risk: rule.risk.to_owned(),
         how: rule.how.to_owned(),
-        stretches: found.stretches.iter().map(|found| stretch(known, found)).collect(),
+        stretches,
     }
 }
 

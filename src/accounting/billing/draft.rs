@@ -176,11 +176,7 @@ impl<'a> BillDraft<'a> {
 
     /// The price of the rate with that number, in nano-units.
     pub fn price_of(&self, id: i64) -> i64 {
-        self.rate(id).and_then(|rate| rate.nano().ok()).unwrap_or(0)
-    }
-
-    pub fn rates(&self) -> &[BillRate] {
-        &self.rates
+        self.rate(id).and_then(|rate| i64::try_from(rate.price.0).ok()).unwrap_or(0)
     }
 
     /// Adds time of a GPU under the rate of that number.

@@ -196,7 +196,7 @@ pub fn jobs(explanation: &Explanation, id: Option<&JobId>) -> Vec<JobSummary> {
 fn members(explanation: &Explanation, lines: &[&ExplainedLine]) -> Vec<JobSummary> {
     let mut by_workload = BTreeMap::<HolderId, Vec<&ExplainedLine>>::new();
     for line in lines {
-        by_workload.entry(outer_of(&line.line.holder)).or_default().push(line);
+        by_workload.entry(line.line.holder.whole()).or_default().push(line);
     }
     if by_workload.len() < 2 {
         return Vec::new();
@@ -216,10 +216,6 @@ fn members(explanation: &Explanation, lines: &[&ExplainedLine]) -> Vec<JobSummar
     let mut members: Vec<JobSummary> = members.collect();
     members.sort_by(|one, other| (one.total.start, &one.job).cmp(&(other.total.start, &other.job)));
     members
-}
-
-fn outer_of(holder: &HolderId) -> HolderId {
-    holder.outer().unwrap_or_else(|| HolderId::new(holder.name()))
 }
 
 /// The parts of the faults of a GPU in times in which a job had it alone.
@@ -288,7 +284,7 @@ impl JobSummary {
             // Only a bill over exports is of several nodes.
             let node = line.node.as_ref().map_or(&bill.node, |node| &node.name).clone();
             gpus.entry((node, line.gpu.index, line.gpu.uuid.to_string())).or_default().push(line);
-            jobs.insert(outer_of(&workload));
+            jobs.insert(workload.whole());
             steps.entry(workload).or_default().push(line);
         }
         let gpus = gpus.into_iter().map(|(of, lines)| JobGpu::new(explanation, of, &lines, &jobs));

@@ -12,14 +12,15 @@ use super::evidence_file::read_evidence;
 use super::expected::{ExpectedNode, FileTimes, Reports};
 use super::fleet::{ExportSource, SurveyedFiles, survey};
 use crate::accounting::advice::{
-    Advice, AdviceEvidence, AdviceRequest, AdviceSource, COMMITMENT_DAYS, FleetEvidence, IdleStretch, PERIOD,
-    ProcessPresence, SlotKey, SlotRun, StretchDraft, WorkloadKey, advise,
+    Advice, AdviceEvidence, AdviceRequest, AdviceSource, COMMITMENT_DAYS, FleetEvidence, PERIOD, SlotKey,
+    SlotRow, SlotRun, SlotTime, StretchDraft, WorkloadEvidence, WorkloadKey, advise,
 };
-use crate::accounting::billing::{BillLine, DayHeader, DayIncident, DayRow, ExactMoney, FileNumbers, Terms};
-use crate::accounting::tenants::recurring_name;
+use crate::accounting::billing::{
+    BillLine, DayHeader, DayIncident, DayRow, DayShape, ExactMoney, FileNumbers, Terms,
+};
 use crate::model::{
-    DAY, Fact, Facts, Grade, HOUR, Holder, HolderId, Microjoules, Nanoseconds, QUARTER_HOUR, Series, Shape,
-    Utc, VisibleAccount, WorkloadClass,
+    DAY, Fact, Facts, Grade, HOUR, Holder, HolderId, Nanoseconds, QUARTER_HOUR, Series, Shapes, Utc,
+    VisibleAccount, WorkloadClass,
 };
 use crate::runtime::thread::map_in_order;
 
@@ -83,15 +84,13 @@ struct AdviceDay {
     keys: Vec<KnownWorkload>,
     /// By place in `keys`.
     slots: DaySlots,
+    /// By place in `keys`.
+    shapes: BTreeMap<usize, Shapes>,
     fleet: Option<FleetDay>,
 }
 
-#[derive(Clone)]
-struct KnownWorkload {
-    key: WorkloadKey,
-    name: String,
-    class: WorkloadClass,
-}
+/// A workload with its name and class.
+type KnownWorkload = (WorkloadKey, WorkloadEvidence);
 
 /// A workload on a slot, on one day or up to now.
 #[derive(Default)]
@@ -99,25 +98,21 @@ struct SlotDay {
     stretches: StretchDraft,
     runs: Vec<SlotRun>,
     grade: Grade,
-    shapes: [Shape; Series::ALL.len()],
 }
 
 /// What is kept of a row.
 struct QuarterRow {
     /// Place of its workload; none of a remainder, and of what the reader may not see.
     key: Option<usize>,
-    /// Whether it may have worked for any of the others.
+    /// Whether somebody has memory who may have worked for any of the others.
     is_unclear: bool,
     held: Nanoseconds,
-    idle: Nanoseconds,
     used: Nanoseconds,
     unknown: Nanoseconds,
     /// Whether the row's holding was used.
     is_busy: bool,
-    has_memory: bool,
-    waiting: Microjoules,
     grade: Grade,
-    rate: Option<i64>,
+    row: SlotRow,
 }
 
 impl DayReader<'_> {
@@ -157,24 +152,20 @@ impl DayReader<'_> {
         if let Some(fleet) = &mut fleet {
             fleet.services = draft.services();
         }
-        let mut slots = draft.slots();
+        let slots = draft.slots();
         let AdviceDayDraft { keys, with_memory, .. } = draft;
         let (revision, path) = (file.header().revision, ExportDirectory::evidence_beside(&day.path));
         let is_followed = self.follows_links || !path.is_symlink();
         let evidence = if is_recent && is_followed { read_evidence(&path, &revision)? } else { None };
-        for shape in evidence.into_iter().flat_map(|evidence| evidence.shapes) {
-            let workload = outer_of(&shape.owner.holder);
-            let is_own = |known: &KnownWorkload| {
-                known.key.workload == workload && *known.key.tenant == *shape.owner.tenant
-            };
-            let Some(place) = keys.iter().position(is_own) else { continue };
-            let slot =
-                SlotKey { uuid: Arc::clone(&shape.owner.gpu.uuid), gpu_instance: shape.owner.gpu_instance };
-            if let Some(known) = slots.get_mut(&(place, slot)) {
-                known.shapes[shape.series as usize].add(&shape.shape);
+        let mut shapes = BTreeMap::<usize, Shapes>::new();
+        for DayShape { owner, series, shape } in evidence.into_iter().flat_map(|evidence| evidence.shapes) {
+            let own = WorkloadKey::of(owner.tenant.into(), &owner.holder);
+            let place = keys.iter().position(|(key, _)| *key == own);
+            if let Some(place) = place.filter(|_| !shared.contains(&owner.gpu.uuid)) {
+                shapes.entry(place).or_default()[series as usize].add(&shape);
             }
         }
-        Ok(AdviceDay { header: file.into_header(), with_memory, keys, slots, fleet })
+        Ok(AdviceDay { header: file.into_header(), with_memory, keys, slots, shapes, fleet })
     }
 }
 
@@ -214,21 +205,25 @@ impl<'a> AdviceDayDraft<'a> {
         if line.amounts.memory_peak > 0 {
             self.with_memory.insert(Arc::clone(&line.gpu.uuid));
         }
-        let id = &line.holder;
+        let (is_busy, unknown) = (parts.within + used > 0, Nanoseconds(parts.unmeasured + parts.unavailable));
+        let has_memory = line.amounts.memory_byte_seconds > 0;
         let row = QuarterRow {
             key: self.key(line),
-            is_unclear: id.as_str() == HolderId::SYSTEM || id.unattributed_reason().is_some(),
+            is_unclear: has_memory && line.holder.may_work_for_others(),
             held: Nanoseconds(parts.held()),
-            idle: Nanoseconds(parts.idle),
             used: Nanoseconds(used),
-            unknown: Nanoseconds(parts.unmeasured + parts.unavailable),
-            is_busy: parts.within + used > 0,
-            has_memory: line.amounts.memory_byte_seconds > 0,
-            waiting: line.amounts.energy_waiting,
+            unknown,
+            is_busy,
             grade: line.grade,
-            rate: self.rate(line),
+            row: SlotRow {
+                idle: Nanoseconds(parts.idle),
+                is_quiet: !is_busy && unknown.0 == 0,
+                has_memory,
+                waiting: line.amounts.energy_waiting,
+                rate: self.rate(line),
+            },
         };
-        if row.key.is_some() || (row.is_unclear && row.has_memory) {
+        if row.key.is_some() || row.is_unclear {
             let slot = (Arc::clone(&line.gpu.uuid), line.slot.gpu_instance, run.from);
             self.quarters.entry(slot).or_default().push(row);
         }
@@ -244,24 +239,18 @@ impl<'a> AdviceDayDraft<'a> {
         let label = |fact: Fact| line.labels.get(fact.label()).map(String::as_str);
         let is_seen = !line.holder.is_remainder() && self.visible.shows(&line.tenant, label);
         let place = is_seen.then(|| {
-            let key = WorkloadKey { tenant: line.tenant.as_str().into(), workload: outer_of(&line.holder) };
+            let key = WorkloadKey::of(line.tenant.as_str().into(), &line.holder);
+            let place = self.keys.iter().position(|(known, _)| *known == key);
+            let place = place.unwrap_or_else(|| {
+                self.keys.push((key, WorkloadEvidence::default()));
+                self.keys.len() - 1
+            });
             let facts = Fact::ALL.iter().filter_map(|fact| Some((*fact, label(*fact)?)));
-            let name = recurring_name(&Holder { id: line.holder.clone(), facts: Facts::new(facts) });
+            let holder = Holder { id: line.holder.clone(), facts: Facts::new(facts) };
             let class = self.classes.get(&line.holder).copied().unwrap_or_default();
-            let is_itself = line.holder.name() == key.workload.name();
-            match self.keys.iter().position(|known| known.key == key) {
-                Some(place) => {
-                    // The facts of the workload itself count before those of its parts.
-                    if is_itself {
-                        (self.keys[place].name, self.keys[place].class) = (name, class);
-                    }
-                    place
-                }
-                None => {
-                    self.keys.push(KnownWorkload { key, name, class });
-                    self.keys.len() - 1
-                }
-            }
+            let (key, known) = &mut self.keys[place];
+            known.describe(key, &holder, class);
+            place
         });
         self.last = Some((line.holder.clone(), line.tenant.clone(), place));
         place
@@ -283,7 +272,8 @@ impl<'a> AdviceDayDraft<'a> {
         let mut busy = BTreeMap::<(Utc, usize), bool>::new();
         for ((_, _, from), rows) in &self.quarters {
             for row in rows.iter().filter(|row| row.held.0 > 0 || row.is_busy) {
-                let Some(key) = row.key.filter(|key| self.keys[*key].class == WorkloadClass::Service) else {
+                let Some(key) = row.key.filter(|key| self.keys[*key].1.class == WorkloadClass::Service)
+                else {
                     continue;
                 };
                 *busy.entry((*from, key)).or_default() |= row.is_busy || row.unknown.0 > 0;
@@ -291,8 +281,8 @@ impl<'a> AdviceDayDraft<'a> {
         }
         let mut counts = ServiceCounts::new();
         for ((from, key), is_busy) in busy {
-            let KnownWorkload { key, name, .. } = &self.keys[key];
-            let service = counts.entry((Arc::clone(&key.tenant), name.clone())).or_default();
+            let (key, known) = &self.keys[key];
+            let service = counts.entry((Arc::clone(&key.tenant), known.name.clone())).or_default();
             let [held, used] = service.entry(from).or_default();
             (*held, *used) = (held.saturating_add(1), used.saturating_add(is_busy.into()));
         }
@@ -310,7 +300,7 @@ impl<'a> AdviceDayDraft<'a> {
                 let slot = SlotKey { uuid: Arc::clone(uuid), gpu_instance: *gpu_instance };
                 let quarter = Quarter::of(rows, key, [*from, to]);
                 let day = slots.entry((key, slot)).or_default();
-                day.stretches.of_service(self.keys[key].class == WorkloadClass::Service);
+                day.stretches.of_service(self.keys[key].1.class == WorkloadClass::Service);
                 day.add(&quarter, gpu_instance.is_none());
             }
         }
@@ -320,85 +310,63 @@ impl<'a> AdviceDayDraft<'a> {
 
 /// What a workload had of a slot in a quarter hour.
 struct Quarter {
-    from: Utc,
-    to: Utc,
-    sum: QuarterRow,
-    process: ProcessPresence,
+    times: [Utc; 2],
+    held: Nanoseconds,
+    used: Nanoseconds,
+    unknown: Nanoseconds,
+    is_busy: bool,
+    grade: Grade,
+    is_unclear: bool,
+    time: SlotTime,
 }
 
 impl Quarter {
-    fn of(rows: &[QuarterRow], key: usize, [from, to]: [Utc; 2]) -> Self {
-        let mut sum = QuarterRow {
-            key: Some(key),
-            is_unclear: rows.iter().any(|row| row.is_unclear && row.has_memory),
+    fn of(rows: &[QuarterRow], key: usize, times: [Utc; 2]) -> Self {
+        let mut sum = Self {
+            times,
             held: Nanoseconds(0),
-            idle: Nanoseconds(0),
             used: Nanoseconds(0),
             unknown: Nanoseconds(0),
             is_busy: false,
-            has_memory: false,
-            waiting: Microjoules(0),
             grade: Grade::Measured,
-            rate: None,
+            is_unclear: rows.iter().any(|row| row.is_unclear),
+            time: SlotTime::default(),
         };
-        let mut is_first = true;
         for row in rows.iter().filter(|row| row.key == Some(key)) {
             sum.held += row.held;
-            sum.idle += row.idle;
             sum.used += row.used;
             sum.unknown += row.unknown;
             sum.is_busy |= row.is_busy;
-            sum.has_memory |= row.has_memory;
-            sum.waiting.0 = sum.waiting.0.saturating_add(row.waiting.0);
             sum.grade = sum.grade.max(row.grade);
-            if row.idle.0 > 0 {
-                // A change of the rate within the quarter hour: the lower one counts.
-                sum.rate = if is_first { row.rate } else { sum.rate.min(row.rate) };
-                is_first = false;
-            }
+            sum.time.add(row.row);
         }
-        let process = match (sum.is_unclear, sum.has_memory) {
-            (true, _) => ProcessPresence::Unclear,
-            (false, true) => ProcessPresence::Present,
-            (false, false) => ProcessPresence::Absent,
-        };
-        Self { from, to, sum, process }
+        sum
     }
 }
 
 impl SlotDay {
     fn add(&mut self, quarter: &Quarter, is_whole_gpu: bool) {
-        let Quarter { from, to, sum, process } = quarter;
-        self.grade = self.grade.max(sum.grade);
-        if sum.held.0 > 0 {
+        self.grade = self.grade.max(quarter.grade);
+        if quarter.held.0 > 0 {
             self.add_to_run(quarter);
         }
-        if sum.is_busy || sum.unknown.0 > 0 || sum.idle.0 == 0 {
-            return;
+        if let Some(stretch) = quarter.time.stretch(quarter.times, quarter.is_unclear, is_whole_gpu) {
+            self.stretches.add(stretch);
         }
-        self.stretches.add(IdleStretch {
-            from: *from,
-            to: *to,
-            grid: to.since(*from),
-            idle: sum.idle,
-            process: *process,
-            waiting: sum.waiting,
-            rate: sum.rate,
-            is_alone: is_whole_gpu && sum.idle == to.since(*from),
-        });
     }
 
     fn add_to_run(&mut self, quarter: &Quarter) {
-        let Quarter { from, to, sum, .. } = quarter;
+        let Quarter { times: [from, to], held, used, unknown, is_busy, .. } = *quarter;
         let run = SlotRun {
-            begin: *from,
-            end: *to,
-            grid: to.since(*from),
+            begin: from,
+            end: to,
+            grid: to.since(from),
             goes_on: false,
-            last_use: sum.is_busy.then_some(*to),
-            held: sum.held,
-            used: sum.used,
-            unknown: sum.unknown,
+            first_use: is_busy.then_some(from),
+            last_use: is_busy.then_some(to),
+            held,
+            used,
+            unknown,
         };
         self.append(run);
     }
@@ -407,6 +375,7 @@ impl SlotDay {
         match self.runs.last_mut() {
             Some(last) if last.end == next.begin => {
                 last.end = next.end;
+                last.first_use = last.first_use.or(next.first_use);
                 last.last_use = next.last_use.or(last.last_use);
                 last.held += next.held;
                 last.used += next.used;
@@ -421,7 +390,6 @@ impl SlotDay {
         day.stretches.into_stretches().into_iter().for_each(|one| self.stretches.add(one));
         day.runs.into_iter().for_each(|run| self.append(run));
         self.grade = self.grade.max(day.grade);
-        self.shapes.iter_mut().zip(&day.shapes).for_each(|(sum, more)| sum.add(more));
     }
 }
 
@@ -501,10 +469,8 @@ const OWNED: &str = "owned";
 struct FleetAdvice<'a> {
     evidence: AdviceEvidence,
     slots: HashMap<(WorkloadKey, SlotKey), SlotDay>,
-    /// The models on which memory of processes was reported.
-    models: BTreeMap<Arc<str>, String>,
-    /// By node: another one may not show them.
-    with_memory: BTreeSet<(String, String)>,
+    /// The GPUs on which memory of processes was reported.
+    with_memory: BTreeSet<Arc<str>>,
     currencies: BTreeSet<String>,
     ends: BTreeMap<Arc<str>, Utc>,
     nodes: BTreeSet<String>,
@@ -521,7 +487,6 @@ impl<'a> FleetAdvice<'a> {
         Self {
             evidence: AdviceEvidence { from, to, ..AdviceEvidence::default() },
             slots: HashMap::new(),
-            models: BTreeMap::new(),
             with_memory: BTreeSet::new(),
             currencies: BTreeSet::new(),
             ends: BTreeMap::new(),
@@ -535,7 +500,7 @@ impl<'a> FleetAdvice<'a> {
     }
 
     fn add(&mut self, day: AdviceDay) {
-        let AdviceDay { header, with_memory, keys, slots, fleet } = day;
+        let AdviceDay { header, with_memory, keys, slots, shapes, fleet } = day;
         if let Some(fleet) = fleet {
             self.reports.add_gpus(&header);
             self.add_fleet(fleet);
@@ -544,26 +509,29 @@ impl<'a> FleetAdvice<'a> {
         self.currencies.extend(header.currency);
         for gpu in header.gpus {
             let known = self.evidence.gpus.entry(Arc::clone(&gpu.gpu.uuid)).or_default();
-            (known.gpu, known.node) = (gpu.gpu.clone(), header.node.clone());
-            if with_memory.contains(&gpu.gpu.uuid) {
-                self.with_memory.insert((header.node.clone(), gpu.model.clone()));
-            }
-            let end = self.ends.entry(Arc::clone(&gpu.gpu.uuid)).or_default();
+            (known.gpu, known.node, known.model) = (gpu.gpu.clone(), header.node.clone(), gpu.model);
+            let end = self.ends.entry(gpu.gpu.uuid).or_default();
             *end = gpu.settled_until.max(*end);
-            self.models.insert(gpu.gpu.uuid, gpu.model);
         }
+        self.with_memory.extend(with_memory);
         self.nodes.insert(header.node);
         for DayIncident { uuid, incident } in header.reasons.into_iter().flat_map(|reasons| reasons.incidents)
         {
             self.evidence.gpus.entry(uuid).or_default().incidents.push(incident);
         }
-        for KnownWorkload { key, name, class } in &keys {
+        for (key, named) in &keys {
             let known = self.evidence.workloads.entry(key.clone()).or_default();
-            (known.name, known.class) = (name.clone(), *class);
+            (known.name, known.class) = (named.name.clone(), named.class);
+        }
+        for (place, shapes) in shapes {
+            for (series, shape) in Series::ALL.into_iter().zip(&shapes) {
+                self.evidence.add_shape(&keys[place].0, series, shape);
+            }
         }
         for ((place, slot), day) in slots {
-            let known = self.slots.entry((keys[place].key.clone(), slot)).or_default();
-            known.stretches.of_service(keys[place].class == WorkloadClass::Service);
+            let (key, named) = &keys[place];
+            let known = self.slots.entry((key.clone(), slot)).or_default();
+            known.stretches.of_service(named.class == WorkloadClass::Service);
             known.add_day(day);
         }
     }
@@ -628,10 +596,7 @@ impl<'a> FleetAdvice<'a> {
         if incomplete.is_none() && has_one_currency {
             self.evidence.fleet = Some(std::mem::take(&mut self.fleet));
         }
-        for (uuid, gpu) in &mut self.evidence.gpus {
-            let place = self.models.get(uuid).map(|model| (gpu.node.clone(), model.clone()));
-            gpu.reports_memory = place.is_some_and(|place| self.with_memory.contains(&place));
-        }
+        self.evidence.set_reporting(&self.with_memory);
         for ((key, slot), mut day) in self.slots {
             let end = self.ends.get(&slot.uuid).copied().unwrap_or_default();
             if let Some(last) = day.runs.last_mut() {
@@ -642,7 +607,7 @@ impl<'a> FleetAdvice<'a> {
             if !has_one_currency {
                 known.stretches.iter_mut().for_each(|stretch| stretch.rate = None);
             }
-            (known.grade, known.shapes) = (day.grade, day.shapes);
+            known.grade = day.grade;
         }
         let source = AdviceSource {
             kind: "fleet".to_owned(),
@@ -662,8 +627,4 @@ impl<'a> FleetAdvice<'a> {
         }
         Ok(advice)
     }
-}
-
-fn outer_of(id: &HolderId) -> HolderId {
-    id.outer().unwrap_or_else(|| HolderId(id.workload()))
 }

@@ -164,16 +164,15 @@ enum KeyValues {
 }
 
 impl KeyValues {
-    /// Marks the rows whose cell differs from that of the row before.
-    fn mark_changes(&self, begins: &mut [bool]) {
+    fn is_same(&self, row: usize, other: usize) -> bool {
         match self {
             // Cells of one text are mostly one place in memory.
-            Self::Text(texts) => mark_pairs(begins, texts, |one, other| match (one, other) {
+            Self::Text(texts) => match (&texts[row], &texts[other]) {
                 (Some(one), Some(other)) => std::ptr::eq(one.data(), other.data()) || one == other,
                 (one, other) => one.is_none() && other.is_none(),
-            }),
-            Self::Integer(numbers) => mark_pairs(begins, numbers, PartialEq::eq),
-            Self::Missing => {}
+            },
+            Self::Integer(numbers) => numbers[row] == numbers[other],
+            Self::Missing => true,
         }
     }
 
@@ -187,12 +186,6 @@ impl KeyValues {
             Self::Integer(numbers) => Some(Cell::Integer(numbers[row])),
             Self::Missing => None,
         })
-    }
-}
-
-fn mark_pairs<T>(begins: &mut [bool], cells: &[T], is_same: impl Fn(&T, &T) -> bool) {
-    for (begins, pair) in begins.iter_mut().skip(1).zip(cells.windows(2)) {
-        *begins |= !is_same(&pair[0], &pair[1]);
     }
 }
 
@@ -291,12 +284,15 @@ impl GroupReader {
                 KeyReader::Missing => KeyValues::Missing,
             })
         });
-        let keys: Vec<KeyValues> = keys.collect::<Result<_, FileProblem>>()?;
-        let quarters = read_full(&mut self.quarters, count)?.ok_or_else(|| empty(QUARTER))?;
+        let keys = keys.collect::<Result<_, FileProblem>>()?;
+        let required = |name: &str, column: &mut ColumnReaderImpl<Int64Type>| {
+            let numbers = read_column(column, count)?.into_iter();
+            numbers.map(|number| number.ok_or_else(|| empty(name))).collect::<Result<Vec<i64>, FileProblem>>()
+        };
+        let quarters = required(QUARTER, &mut self.quarters)?;
         let mut sums = vec![[0; SUMS.len()]; count];
         for (place, (column, reader)) in SUMS.iter().zip(&mut self.sums).enumerate() {
-            let numbers = read_full(reader, count)?.ok_or_else(|| empty(column.name))?;
-            for (row, number) in sums.iter_mut().zip(numbers) {
+            for (row, number) in sums.iter_mut().zip(required(column.name, reader)?) {
                 row[place] = u64::try_from(number)
                     .ok()
                     .filter(|number| *number < MOST_OF_ROW)
@@ -304,17 +300,15 @@ impl GroupReader {
             }
         }
         let money = MONEY.iter().zip(&mut self.money).map(|(column, reader)| {
-            let cells = read_full(reader, count)?.ok_or_else(|| empty(column.name))?;
-            let money = cells.iter().map(|cell| {
-                let bytes = cell.data().try_into().map_err(|_| empty(column.name))?;
+            let money = read_column(reader, count)?.into_iter().map(|cell| {
+                let bytes = cell.as_ref().map(|cell| cell.data()).unwrap_or_default();
+                let bytes = bytes.try_into().map_err(|_| empty(column.name))?;
                 Ok(ExactMoney::of_parts(i128::from_be_bytes(bytes)))
             });
             money.collect::<Result<Vec<_>, FileProblem>>()
         });
         let money = money.collect::<Result<_, FileProblem>>()?;
-        let mut begins = vec![false; count];
-        keys.iter().for_each(|column| column.mark_changes(&mut begins));
-        Ok(Some(RowBatch { count, begins, quarters, keys, sums, money }))
+        Ok(Some(RowBatch { count, quarters, keys, sums, money }))
     }
 }
 
@@ -329,32 +323,15 @@ fn open_column<T: DataType>(
     Ok(get_typed_column_reader::<T>(group.get_column_reader(place)?))
 }
 
-/// The values of a column, without its empty cells, and for each row whether it has one.
-fn read_values<T: DataType>(
+fn read_column<T: DataType>(
     column: &mut ColumnReaderImpl<T>,
     count: usize,
-) -> Result<(Vec<T::T>, Vec<i16>), FileProblem> {
+) -> Result<Vec<Option<T::T>>, FileProblem> {
     let (mut values, mut levels) = (Vec::with_capacity(count), Vec::new());
     let (rows, ..) = column.read_records(count, Some(&mut levels), None, &mut values)?;
     if rows != count {
         return Err(FileProblem::Damaged("a column has fewer rows than the others".to_owned()));
     }
-    Ok((values, levels))
-}
-
-/// The values of a column; none where a cell is empty.
-fn read_full<T: DataType>(
-    column: &mut ColumnReaderImpl<T>,
-    count: usize,
-) -> Result<Option<Vec<T::T>>, FileProblem> {
-    Ok(Some(read_values(column, count)?.0).filter(|values| values.len() == count))
-}
-
-fn read_column<T: DataType>(
-    column: &mut ColumnReaderImpl<T>,
-    count: usize,
-) -> Result<Vec<Option<T::T>>, FileProblem> {
-    let (values, levels) = read_values(column, count)?;
     if values.len() == count {
         return Ok(values.into_iter().map(Some).collect());
     }
@@ -364,8 +341,6 @@ fn read_column<T: DataType>(
 
 struct RowBatch {
     count: usize,
-    /// Whether a row has another cell than the one before it in a column of keys.
-    begins: Vec<bool>,
     quarters: Vec<i64>,
     /// In the order of the columns of [`KEYS`] that are read.
     keys: Vec<KeyValues>,
@@ -391,7 +366,7 @@ impl<F: FnMut(DayRow) -> Result<(), FileProblem>> RunDraft<'_, F> {
         let mut last: Option<(DayRow, RowPrices)> = None;
         let mut current: Option<(usize, DayRow)> = None;
         for row in 0..rows.count {
-            let is_same = row > 0 && !rows.begins[row];
+            let is_same = row > 0 && rows.keys.iter().all(|column| column.is_same(row, row - 1));
             let quarter = Utc(u64::try_from(rows.quarters[row]).unwrap_or(0).saturating_mul(MICROSECOND));
             if quarter.floor(QUARTER_HOUR) != quarter || quarter.floor(DAY) != self.day {
                 return Err(FileProblem::Damaged(format!(

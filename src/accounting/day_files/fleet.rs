@@ -199,7 +199,7 @@ pub(super) fn sum_date(
 ) -> Result<SummedDate, ExportError> {
     let mut draft = FleetDraft::new(source, request, request.to.unwrap_or_default())?;
     draft.days = hours.iter().map(|hour| hour.begin).collect();
-    draft.sums = Some(DateSums::new(hours.into()));
+    draft.sums = Some(DateSums::new(hours));
     draft.read(files, &mut |_, _| if is_cancelled() { Err(ExportError::Cancelled) } else { Ok(()) })?;
     draft.finish_sums()
 }
@@ -293,15 +293,11 @@ struct RunReader<'a> {
     filter: Option<&'a LineFilter>,
     visible: &'a VisibleAccount,
     digests: bool,
-    /// Begins the sums of a file, where sums are made.
-    sums: Option<DateSums>,
 }
 
 struct ReadDay {
     header: DayHeader,
-    /// Those that are in no sums.
     runs: Vec<DayRow>,
-    sums: Option<DateSums>,
     /// Empty where no lines are selected.
     quarters: Vec<GpuQuarter>,
     /// Empty where no node is expected.
@@ -327,7 +323,6 @@ impl<'a> RunReader<'a> {
             filter: draft.is_filtered().then_some(&draft.request.filter),
             visible: &draft.request.visible,
             digests: draft.source.digests,
-            sums: draft.sums.as_ref().map(DateSums::empty),
         }
     }
 
@@ -364,7 +359,6 @@ impl<'a> RunReader<'a> {
             RunSums::new(&self.detail, limits),
             self.filter.map(|filter| QuarterDraft::new(filter, self.visible)),
         );
-        let mut own = self.sums.as_ref().map(DateSums::empty);
         file.read_runs(limits, |run| {
             // A GPU of several ledgers is read for its whole day.
             let is_inside = self.from <= run.from && run.from < self.to;
@@ -376,16 +370,10 @@ impl<'a> RunReader<'a> {
             if is_inside && !self.reports.is_empty() {
                 times.add(&run);
             }
-            if let Some(own) = own.as_mut().filter(|_| is_own) {
-                let DayHeader { rates, gpus, .. } = file.header();
-                let known = |uuid: &str| gpus.iter().find(|gpu| &*gpu.gpu.uuid == uuid);
-                return Ok(own.add(run, rates, |uuid| known(uuid).map_or("", |gpu| &*gpu.model).into())?);
-            }
             Ok(sums.add(run)?)
         })?;
         Ok(ReadDay {
             runs: sums.into_runs().collect(),
-            sums: own,
             header: file.into_header(),
             quarters: quarters.map(QuarterDraft::finish).unwrap_or_default(),
             times,
@@ -519,8 +507,7 @@ impl<'a> FleetDraft<'a> {
     }
 
     fn add_file(&mut self, day: &DayPath, read: Result<ReadDay, FileProblem>) -> Result<(), ExportError> {
-        let Some(ReadDay { mut header, runs, sums, quarters, times, digest }) =
-            self.unless_skipped(day, read)?
+        let Some(ReadDay { mut header, runs, quarters, times, digest }) = self.unless_skipped(day, read)?
         else {
             return Ok(());
         };
@@ -537,8 +524,7 @@ impl<'a> FleetDraft<'a> {
         let runs = runs.into_iter().map(|run| numbers.of_row(run));
         let (shared, own): (Vec<DayRow>, Vec<DayRow>) = runs.partition(|run| self.is_shared(run));
         let ledger: Arc<str> = format!("{} of {}", header.ledger, header.node).into();
-        if let (Some(all), Some(sums)) = (&mut self.sums, sums) {
-            all.merge(sums)?;
+        if self.sums.is_some() {
             self.contents.insert(day.path.clone(), FileContent::of(&header));
         }
         if self.is_filtered() {
@@ -644,7 +630,7 @@ impl<'a> FleetDraft<'a> {
             return Ok(());
         }
         if let Some(sums) = &mut self.sums {
-            return Ok(sums.add(run, self.bill.rates(), |uuid| self.bill.model(uuid).into())?);
+            return Ok(sums.add(run, &self.bill)?);
         }
         let DayRow { from, node, gpu_rate, line, .. } = run;
         self.bill.add_time(&line.gpu.uuid, Nanoseconds(line.amounts.parts.held()), gpu_rate)?;

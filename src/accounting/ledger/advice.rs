@@ -1,7 +1,7 @@
 //! Reads the evidence of advice from the ledger: rows of the account without use, runs, and incidents. Rows in which a holder worked
 //! are most of a busy ledger, and SQLite passes them over.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use rusqlite::{Connection, Row, params};
@@ -12,14 +12,14 @@ use super::error::Cause;
 use super::evidence::loaded_series;
 use super::{incidents, node, reader};
 use crate::accounting::advice::{
-    Advice, AdviceEvidence, AdviceRequest, AdviceSource, EvidenceGpu, IdleStretch, PERIOD, ProcessPresence,
-    SlotKey, SlotRun, StretchDraft, WorkloadKey, advise,
+    Advice, AdviceEvidence, AdviceRequest, AdviceSource, EvidenceGpu, PERIOD, SlotKey, SlotRow, SlotRun,
+    SlotTime, StretchDraft, WorkloadKey, advise,
 };
 use crate::accounting::billing::{DayGpu, PricedSlot, RateKind, SlotRates, Terms};
-use crate::accounting::tenants::{class, recurring_name, tenant};
+use crate::accounting::tenants::{class, tenant};
 use crate::model::{
-    Evidence, Grade, HolderId, Microjoules, MigProfile, Nanoseconds, QUARTER_HOUR, Run, RunKey,
-    SHAPE_COLUMNS, Series, Shape, ShapeKey, Utc,
+    Evidence, Grade, HolderId, HolderKind, Microjoules, MigProfile, Nanoseconds, QUARTER_HOUR, Run, RunKey,
+    SHAPE_COLUMNS, Series, Shape, ShapeKey, Utc, WorkloadClass,
 };
 
 pub(super) fn make_advice(connection: &Connection, request: &AdviceRequest) -> Result<Advice, Cause> {
@@ -49,8 +49,8 @@ struct EvidenceReader<'a> {
     gpus: HashMap<i64, Arc<str>>,
     profiles: HashMap<i64, MigProfile>,
     ids: HashMap<i64, HolderId>,
-    /// The workloads of which several parts are known, as the containers of a pod.
-    divided: HashSet<HolderId>,
+    /// The names of the containers of pods of which several hold GPUs, as a list in JSON.
+    divided: String,
 }
 
 /// What is open while the rows of a span are read, in which no rate and no rule changes.
@@ -64,47 +64,21 @@ struct SpanDraft {
 
 /// The workloads on a GPU in a minute, or a quarter hour.
 #[derive(Default)]
-struct MinuteDraft<'a> {
-    quiet: Vec<(Arc<WorkloadKey>, &'a QuietRow, IdleStretch)>,
-    /// Those that worked on an instance, or whose work there was not known.
-    busy: Vec<(Arc<WorkloadKey>, Option<u32>)>,
+struct MinuteDraft {
+    times: Vec<(Arc<WorkloadKey>, Option<u32>, SlotTime)>,
     /// The instances with memory of who may have worked for any of them.
     unclear: Vec<Option<u32>>,
 }
 
-impl<'a> MinuteDraft<'a> {
-    fn add(&mut self, key: Arc<WorkloadKey>, row: &'a QuietRow, is_quiet: bool, to: Utc) {
-        if !is_quiet {
-            self.busy.push((key, row.gpu_instance));
-            return;
-        }
-        let is_same = |(known, of, _): &(Arc<WorkloadKey>, &QuietRow, IdleStretch)| {
-            *known == key && of.gpu_instance == row.gpu_instance
-        };
-        let place = self.quiet.iter().position(is_same).unwrap_or_else(|| {
-            let empty = IdleStretch {
-                from: row.minute,
-                to,
-                grid: to.since(row.minute),
-                idle: Nanoseconds(0),
-                process: ProcessPresence::Absent,
-                waiting: Microjoules(0),
-                rate: None,
-                is_alone: false,
-            };
-            self.quiet.push((key, row, empty));
-            self.quiet.len() - 1
+impl MinuteDraft {
+    fn add(&mut self, key: &Arc<WorkloadKey>, gpu_instance: Option<u32>, row: SlotRow) {
+        let is_same =
+            |(known, of, _): &(Arc<WorkloadKey>, Option<u32>, SlotTime)| known == key && *of == gpu_instance;
+        let place = self.times.iter().position(is_same).unwrap_or_else(|| {
+            self.times.push((Arc::clone(key), gpu_instance, SlotTime::default()));
+            self.times.len() - 1
         });
-        let (_, of, sum) = &mut self.quiet[place];
-        if row.idle.0 > 0 {
-            // Its profile says what the time costs.
-            *of = row;
-        }
-        sum.idle += row.idle;
-        sum.waiting.0 = sum.waiting.0.saturating_add(row.waiting.0);
-        if row.has_memory {
-            sum.process = ProcessPresence::Present;
-        }
+        self.times[place].2.add(row);
     }
 }
 
@@ -125,13 +99,14 @@ struct QuietRow {
     is_quiet: bool,
 }
 
-/// Rows in which the holder did not use the slot, those of who may have used it for him, and those with a grade that advice rejects.
-/// Time that nobody held is none of them.
+/// Rows in which the holder did not use the slot, those of who may have used it for him, those that were not measured alone, and those of
+/// pods of which several containers hold GPUs. Time that nobody held is none of them.
 const QUIET: &str = r"SELECT minute_ns, gpu, gpu_instance, profile, holder, idle_ns, memory_byte_seconds, energy_waiting_uj, grade,
             within_ns + unmeasured_ns + unavailable_ns
               + used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns = 0
      FROM account WHERE minute_ns >= ?1 AND minute_ns < ?2
-       AND (within_ns + used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns = 0 OR grade > 1
+       AND (within_ns + used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns = 0 OR grade > 0
+            OR holder IN (SELECT id FROM holder WHERE name IN (SELECT value FROM json_each(?3)))
             OR holder IN (SELECT id FROM holder WHERE name LIKE '\_\_unattributed%' ESCAPE '\' OR name = '__system__'))
        AND holder NOT IN (SELECT id FROM holder
                           WHERE name IN ('__unallocated__', '__unavailable__', '__unobserved__', '__stranded__'))
@@ -143,8 +118,12 @@ impl<'a> EvidenceReader<'a> {
         let begin = account.gpus.iter().map(|(_, gpu)| gpu.accounted_since).min().unwrap_or_default();
         let from = Utc(to.0.saturating_sub(PERIOD.0)).max(begin).max(account.rolled.deleted_until);
         let from = from.floor(QUARTER_HOUR);
-        let gpu =
-            |gpu: &DayGpu| EvidenceGpu { gpu: gpu.gpu.clone(), node: node.clone(), ..EvidenceGpu::default() };
+        let gpu = |gpu: &DayGpu| EvidenceGpu {
+            gpu: gpu.gpu.clone(),
+            node: node.clone(),
+            model: gpu.model.clone(),
+            ..EvidenceGpu::default()
+        };
         let gpus = account.gpus.iter().map(|(_, of)| (Arc::clone(&of.gpu.uuid), gpu(of)));
         let last = account.rates.rates.entries().iter().filter(|rate| rate.begin <= to);
         let last = last.filter(|rate| rate.entry.kind != RateKind::CarbonKwh);
@@ -160,7 +139,7 @@ impl<'a> EvidenceReader<'a> {
             gpus: account.gpus.iter().map(|(key, gpu)| (*key, Arc::clone(&gpu.gpu.uuid))).collect(),
             profiles: load_profiles(account.connection)?,
             ids: HashMap::new(),
-            divided: divided(account.holders.keys()),
+            divided: serde_json::to_string(&divided(account.holders.keys()))?,
             account,
             request,
         })
@@ -178,12 +157,8 @@ impl<'a> EvidenceReader<'a> {
             let known = self.gpus.get(&gpu).and_then(|uuid| self.evidence.gpus.get_mut(uuid));
             known.into_iter().for_each(|known| known.incidents.push(incident.clone()));
         }
-        let models = self.account.gpus.iter().filter(|(key, _)| with_memory.contains(key));
-        let models: BTreeSet<&str> = models.map(|(_, gpu)| &*gpu.model).collect();
-        for (_, gpu) in self.account.gpus.iter().filter(|(_, gpu)| models.contains(&*gpu.model)) {
-            let known = self.evidence.gpus.get_mut(&gpu.gpu.uuid);
-            known.into_iter().for_each(|known| known.reports_memory = true);
-        }
+        let with_memory = with_memory.iter().filter_map(|gpu| self.gpus.get(gpu).cloned());
+        self.evidence.set_reporting(&with_memory.collect());
         Ok(self.evidence)
     }
 
@@ -208,12 +183,9 @@ impl<'a> EvidenceReader<'a> {
         if !self.request.visible.shows(&tenant, fact) {
             return None;
         }
-        let key = WorkloadKey { tenant, workload: outer_of(id) };
-        let known = self.evidence.workloads.entry(key.clone()).or_default();
-        // The facts of the workload itself count before those of its parts.
-        if known.name.is_empty() || id.name() == key.workload.name() {
-            (known.name, known.class) = (recurring_name(&holder), class(&holder, rules));
-        }
+        let key = WorkloadKey::of(tenant, id);
+        let class = class(&holder, rules);
+        self.evidence.workloads.entry(key.clone()).or_default().describe(&key, &holder, class);
         Some(key)
     }
 
@@ -224,7 +196,7 @@ impl<'a> EvidenceReader<'a> {
         for [from, to] in account.spans([from, to], []) {
             let mut span = SpanDraft::default();
             let mut statement = account.connection.prepare_cached(QUIET)?;
-            let mut found = statement.query(params![stored(from.0)?, stored(to.0)?])?;
+            let mut found = statement.query(params![stored(from.0)?, stored(to.0)?, self.divided])?;
             let mut rows = Vec::<QuietRow>::new();
             while let Some(row) = found.next()? {
                 let row = read_quiet(row)?;
@@ -258,8 +230,8 @@ impl<'a> EvidenceReader<'a> {
         for row in rows {
             let id = self.id(row.holder)?;
             if id.is_remainder() {
-                let may_be_of_holder = id.as_str() == HolderId::SYSTEM || id.unattributed_reason().is_some();
-                minute.unclear.extend((may_be_of_holder && row.has_memory).then_some(row.gpu_instance));
+                let is_unclear = id.may_work_for_others() && row.has_memory;
+                minute.unclear.extend(is_unclear.then_some(row.gpu_instance));
                 continue;
             }
             let known = span.keys.get(&row.holder).cloned();
@@ -267,21 +239,20 @@ impl<'a> EvidenceReader<'a> {
             span.keys.insert(row.holder, key.clone());
             let Some(key) = key else { continue };
             self.note_grade(&key, row);
-            // Another part of its workload may use the slot in a row that was not read.
-            let is_one_of_parts = id.name() != key.workload.name() && self.divided.contains(&key.workload);
-            let is_quiet = row.is_quiet && !(is_one_of_parts && row.idle.0 > 0);
-            minute.add(key, row, is_quiet, self.account.rolled.end_of(row.minute));
+            let rate = if row.idle.0 > 0 { self.rate(row, &key.tenant, span) } else { None };
+            let QuietRow { idle, is_quiet, has_memory, waiting, .. } = *row;
+            minute.add(&key, row.gpu_instance, SlotRow { idle, is_quiet, has_memory, waiting, rate });
         }
-        for (key, row, mut stretch) in minute.quiet {
-            if stretch.idle.0 == 0 || minute.busy.contains(&(Arc::clone(&key), row.gpu_instance)) {
-                continue;
-            }
-            if minute.unclear.contains(&row.gpu_instance) {
-                stretch.process = ProcessPresence::Unclear;
-            }
-            stretch.is_alone = row.gpu_instance.is_none() && stretch.idle == stretch.length();
-            stretch.rate = self.rate(row, &key.tenant, span);
-            drafts.entry((key, row.gpu, row.gpu_instance)).or_default().add(stretch);
+        let Some(QuietRow { minute: from, gpu, .. }) = rows.first() else { return Ok(()) };
+        let times = [*from, self.account.rolled.end_of(*from)];
+        for (key, gpu_instance, time) in minute.times {
+            let is_unclear = minute.unclear.contains(&gpu_instance);
+            let Some(stretch) = time.stretch(times, is_unclear, gpu_instance.is_none()) else { continue };
+            let is_of_service =
+                self.evidence.workloads.get(&*key).is_some_and(|one| one.class == WorkloadClass::Service);
+            let draft = drafts.entry((key, *gpu, gpu_instance)).or_default();
+            draft.of_service(is_of_service);
+            draft.add(stretch);
         }
         Ok(())
     }
@@ -312,7 +283,7 @@ impl<'a> EvidenceReader<'a> {
     fn read_runs(&mut self, with_memory: &mut BTreeSet<i64>) -> Result<(), Cause> {
         let sql = "SELECT DISTINCT gpu FROM run WHERE memory_peak_kib > 0";
         with_memory.extend(rows::<i64, Vec<_>>(self.account.connection, sql, [], |row| row.get(0))?);
-        let sql = "SELECT gpu, gpu_instance, holder, begin_ns, end_ns, last_use_ns,
+        let sql = "SELECT gpu, gpu_instance, holder, begin_ns, end_ns, last_use_ns, first_use_ns,
                 within_ns + lent_ns + idle_ns + unmeasured_ns + unavailable_ns,
                 used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns, unmeasured_ns + unavailable_ns
              FROM run WHERE end_ns >= ?1 ORDER BY end_ns";
@@ -324,9 +295,10 @@ impl<'a> EvidenceReader<'a> {
                     grid: Nanoseconds(0),
                     goes_on: false,
                     last_use: loaded_optional(row, 5)?.map(Utc),
-                    held: Nanoseconds(loaded(row, 6)?),
-                    used: Nanoseconds(loaded(row, 7)?),
-                    unknown: Nanoseconds(loaded(row, 8)?),
+                    first_use: loaded_optional(row, 6)?.map(Utc),
+                    held: Nanoseconds(loaded(row, 7)?),
+                    used: Nanoseconds(loaded(row, 8)?),
+                    unknown: Nanoseconds(loaded(row, 9)?),
                 };
                 Ok((row.get(0)?, loaded_instance(row, 1)?, row.get(2)?, run))
             })?;
@@ -337,40 +309,35 @@ impl<'a> EvidenceReader<'a> {
         Ok(())
     }
 
+    /// Reads shapes by who held then, not by who holds now.
     fn read_shapes(&mut self) -> Result<(), Cause> {
         let sums: Vec<String> = SHAPE_COLUMNS.iter().map(|name| format!("sum({name})")).collect();
         let sql = format!(
-            "SELECT gpu, gpu_instance, holder, series, {} FROM shape
-             WHERE hours IN (1, 24) AND begin_ns >= ?1 GROUP BY gpu, gpu_instance, holder, series",
+            "SELECT holder, series, {} FROM shape
+             WHERE hours IN (1, 24) AND begin_ns >= ?1 AND begin_ns < ?2 GROUP BY holder, series",
             sums.join(",")
         );
-        let found: Vec<(i64, Option<u32>, i64, Series, Shape)> =
-            rows(self.account.connection, &sql, [stored(self.evidence.from.0)?], |row| {
-                let mut shape = Shape::default();
-                for (place, time) in shape.0.iter_mut().enumerate() {
-                    *time = loaded(row, 4 + place)?;
-                }
-                Ok((row.get(0)?, loaded_instance(row, 1)?, row.get(2)?, loaded_series(row, 3)?, shape))
-            })?;
-        for (gpu, gpu_instance, holder, series, shape) in found {
-            let id = self.id(holder)?;
-            self.add_shape(&id, gpu, gpu_instance, series, &shape);
+        for [from, to] in self.account.spans([self.evidence.from, self.evidence.to], []) {
+            let found: Vec<(i64, Series, Shape)> =
+                rows(self.account.connection, &sql, [stored(from.0)?, stored(to.0)?], |row| {
+                    let mut shape = Shape::default();
+                    for (place, time) in shape.0.iter_mut().enumerate() {
+                        *time = loaded(row, 2 + place)?;
+                    }
+                    Ok((row.get(0)?, loaded_series(row, 1)?, shape))
+                })?;
+            for (holder, series, shape) in found {
+                let id = self.id(holder)?;
+                self.add_shape(&id, from, series, &shape);
+            }
         }
         Ok(())
     }
 
-    fn add_shape(
-        &mut self,
-        id: &HolderId,
-        gpu: i64,
-        gpu_instance: Option<u32>,
-        series: Series,
-        shape: &Shape,
-    ) {
-        let Some(uuid) = self.gpus.get(&gpu).cloned() else { return };
-        let Some(key) = self.key(id, Utc(self.evidence.to.0.saturating_sub(1))) else { return };
-        let slot = self.evidence.slot(&key, SlotKey { uuid, gpu_instance });
-        slot.shapes[series as usize].add(shape);
+    fn add_shape(&mut self, id: &HolderId, at: Utc, series: Series, shape: &Shape) {
+        if let Some(key) = self.key(id, at) {
+            self.evidence.add_shape(&key, series, shape);
+        }
     }
 
     fn read_open(&mut self, with_memory: &mut BTreeSet<i64>) -> Result<(), Cause> {
@@ -379,11 +346,11 @@ impl<'a> EvidenceReader<'a> {
                 Ok((row.get(0)?, loaded_json(row, 1)?))
             })?;
         for (gpu, evidence) in open {
-            for (ShapeKey { gpu_instance, holder, .. }, shapes) in evidence.shapes {
+            for (ShapeKey { hour, holder, .. }, shapes) in evidence.shapes {
                 for (series, shape) in
                     Series::ALL.into_iter().zip(&shapes).filter(|(_, shape)| shape.is_known())
                 {
-                    self.add_shape(&holder, gpu, gpu_instance, series, shape);
+                    self.add_shape(&holder, hour, series, shape);
                 }
             }
             for (RunKey { gpu_instance, .. }, run) in evidence.runs {
@@ -408,19 +375,15 @@ impl<'a> EvidenceReader<'a> {
     }
 }
 
-fn divided<'a>(holders: impl Iterator<Item = &'a HolderId>) -> HashSet<HolderId> {
-    let mut first = HashMap::<HolderId, Arc<str>>::new();
-    let mut divided = HashSet::new();
-    for (outer, id) in holders.filter_map(|id| Some((id.outer()?, id.workload()))) {
-        if *first.entry(outer.clone()).or_insert_with(|| Arc::clone(&id)) != id {
-            divided.insert(outer);
+/// The containers of pods of which several are known.
+fn divided<'a>(holders: impl Iterator<Item = &'a HolderId>) -> BTreeSet<Arc<str>> {
+    let mut parts = HashMap::<HolderId, BTreeSet<Arc<str>>>::new();
+    for id in holders.filter(|id| id.kind() == HolderKind::Pod) {
+        if let Some(pod) = id.outer() {
+            parts.entry(pod).or_default().insert(id.workload());
         }
     }
-    divided
-}
-
-fn outer_of(id: &HolderId) -> HolderId {
-    id.outer().unwrap_or_else(|| HolderId(id.workload()))
+    parts.into_values().filter(|parts| parts.len() > 1).flatten().collect()
 }
 
 fn read_quiet(row: &Row<'_>) -> rusqlite::Result<QuietRow> {
@@ -445,9 +408,23 @@ fn open_run(run: &Run) -> SlotRun {
         end: run.end,
         grid: Nanoseconds(0),
         goes_on: true,
+        first_use: run.first_use,
         last_use: run.last_use,
         held: Nanoseconds(parts.held()),
         used: Nanoseconds(run.amounts.used.total()),
         unknown: Nanoseconds(parts.unmeasured + parts.unavailable),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_rows_are_read_of_pods_of_which_several_containers_are_known() {
+        let ids = ["k8s:one/main", "k8s:two/main", "k8s:two/side", "slurm:c/7.0", "slurm:c/7.1", "user:ada"];
+        let ids = ids.map(HolderId::new);
+        let divided = divided(ids.iter());
+        assert_eq!(divided.iter().map(|name| &**name).collect::<Vec<_>>(), ["k8s:two/main", "k8s:two/side"]);
     }
 }

@@ -164,7 +164,7 @@ impl<'a> WindowEvidence<'a> {
         if let Some(place) = self.places.get(&(gpu_instance, holder)) {
             return *place;
         }
-        let workload = holder.outer().unwrap_or_else(|| HolderId(holder.workload()));
+        let workload = holder.whole();
         let is_of = |open: &OpenRun| open.key.gpu_instance == gpu_instance && open.key.workload == workload;
         let run = self.runs.iter().position(is_of).unwrap_or_else(|| {
             let key = RunKey { gpu_instance, workload: workload.clone(), begin: from };

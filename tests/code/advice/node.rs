@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use gpumeter::accounting::advice::{Advice, AdviceFinding, AdviceRequest, Dismissal, FAULTS};
+use gpumeter::accounting::advice::{Advice, AdviceFinding, AdviceRequest, Dismissal};
 use gpumeter::accounting::billing::{BillRequest, ExactMoney};
 use gpumeter::accounting::ledger::Reader;
 use gpumeter::cli::demo::HistoryExtent;
 use gpumeter::meter::health::RULES;
-use gpumeter::model::{DAY, HOUR, HealthState, Money, Nanoseconds, Remedy, Utc, VisibleAccount};
+use gpumeter::model::{DAY, HOUR, HealthState, Money, Nanoseconds, Remedy, STOPS_WORK, Utc, VisibleAccount};
 
 use super::{explaining, found, scenario};
 use crate::history::{END, Written};
@@ -24,6 +24,8 @@ static WRITTEN: LazyLock<Written> = LazyLock::new(|| {
         (10, "nvlink_down", 0, at(19), at(23)),
         (11, "pcie_replays", 0, at(19), at(23)),
         (11, "xid", 31, at(21), at(21)),
+        (20, "nvlink_down", 0, at(19), at(23)),
+        (21, "nvlink_down", 0, at(19), at(23)),
         (11, "nvlink_down", 0, at(33), at(37)),
         (14, "hw_thermal", 0, at(19), at(23)),
         (14, "sw_thermal", 0, at(20), at(22)),
@@ -182,7 +184,7 @@ fn advice_looks_at_four_weeks_and_at_what_is_there_of_them() {
 
 #[test]
 fn a_fault_beside_which_time_is_credited_is_a_finding_of_hardware_driver_or_fabric() {
-    for name in FAULTS {
+    for name in STOPS_WORK {
         let rule = RULES.iter().find(|rule| rule.name == name).unwrap_or_else(|| panic!("{name}"));
         assert!(matches!(rule.state, HealthState::Failed | HealthState::Degraded), "{name}");
         assert_ne!(rule.remedy, Remedy::RestartApp, "{name}");

@@ -95,7 +95,20 @@ fn beside_faults() -> Vec<Value> {
         once["to"] = json!("-1d 16:00");
         once
     });
-    once.into()
+    // Idle long before the fault, and from its begin on: neither stopped with it.
+    once.into_iter()
+        .chain([idle_before("a8-near-idle", 20, 8_200), idle_before("a8-near-unused", 21, 8_300)])
+        .collect()
+}
+
+/// A job that is idle when a fault begins at 09:30 of the last but one day: since 09:00, or, if it is called unused, since ever.
+fn idle_before(tenant: &str, gpu: u32, first: u64) -> Value {
+    let busy = if tenant.ends_with("unused") { 0 } else { 90 };
+    let activity = json!([{ "hours": "9-24", "busy": 0 }, { "busy": busy }]);
+    let mut once = workload(job(tenant, first), &[gpu], 40, Value::Null, activity);
+    once["from"] = json!("-1d 08:00");
+    once["to"] = json!("-1d 16:00");
+    once
 }
 
 /// Jobs that work on the last but one day while their GPUs may be slowed down.
@@ -134,7 +147,7 @@ pub fn scenario() -> Value {
         [without_process(), unused_gpus(), idle_ends(), beside_faults(), slowed_down(), shallow()].concat();
     json!({
         "seed": 5,
-        "gpus": [{ "profile": "h100", "count": 20 }],
+        "gpus": [{ "profile": "h100", "count": 23 }],
         "config": CONFIG,
         "history": { "nodes": [{ "workloads": workloads }] }
     })

@@ -5,42 +5,20 @@ use super::{
     AdviceRule, FoundAdvice, FoundStretch, Known, WorkloadGroup, count_gpus, count_workloads, counted, hours,
     sum,
 };
-use crate::accounting::advice::evidence::{EvidenceGpu, IdleStretch};
+use crate::accounting::advice::evidence::{EvidenceGpu, IdleStretch, SlotEvidence};
 use crate::accounting::advice::finding::FindingKind;
-use crate::model::{Grade, Nanoseconds, Utc};
+use crate::model::{Grade, Nanoseconds, STOPS_WORK, Utc};
 
 pub(super) const RULE: AdviceRule = AdviceRule {
     kind: FindingKind::HeldBesideFault,
     code: "A8",
-    rule: "used nothing for 10 minutes or more while its GPU had a fault of hardware, driver or fabric that stops work; errors of \
-           applications do not count",
+    rule: "worked, and then used nothing for 10 minutes or more while its GPU had a fault of hardware, driver or fabric that stops work; \
+           errors of applications do not count",
     risk: "the holder may have been idle for another reason",
     how: "look at the fault with gpumeter explain, and give the amount back with gpumeter statement credit",
     is_credit: true,
     find,
 };
-
-/// The findings of a health verdict by which work stops: of the GPU, or of its links to others. Work goes on beside the others.
-pub const FAULTS: [&str; 18] = [
-    "lost",
-    "recovery_reset",
-    "recovery_reboot",
-    "row_remap_failure",
-    "sram_threshold",
-    "nvlink_down",
-    "fabric_failed",
-    "fabric_in_progress",
-    "fabric_timeout",
-    "fabric_configuration",
-    "xid_hardware",
-    "xid_reboot",
-    "xid_driver",
-    "xid_link",
-    "xid_mechanicals",
-    "unavailable",
-    "poison_fatal",
-    "memory_retirement_failed",
-];
 
 const LEAST: Nanoseconds = Nanoseconds::from_seconds(10 * 60);
 
@@ -50,7 +28,7 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
         let Some(gpu) = known.evidence.gpus.get(&slot.uuid) else { continue };
         // Who may see only his own lines learns of the GPU only what was while nobody else was there.
         let own = known.free(key, slot, evidence).filter(|stretch| stretch.is_alone || !known.is_partial);
-        for (kind, stretch) in beside_faults(gpu, own.collect()) {
+        for (kind, stretch) in beside_faults(gpu, evidence, own) {
             kinds.push(kind);
             stretches.push(FoundStretch { key, slot, stretch });
         }
@@ -71,20 +49,48 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
 }
 
 /// The parts of stretches that are beside a fault, each once, with its kind.
-fn beside_faults(gpu: &EvidenceGpu, stretches: Vec<IdleStretch>) -> Vec<(&str, IdleStretch)> {
-    let faults = gpu.incidents.iter().filter(|incident| FAULTS.contains(&&*incident.kind));
-    let mut faults: Vec<_> = faults.collect();
-    faults.sort();
-    let mut found = Vec::new();
-    for stretch in stretches {
-        let mut covered = Utc(0);
-        for fault in &faults {
-            let part = stretch.between(fault.from.max(covered), fault.to);
-            if let Some(part) = part.filter(|part| part.length() >= LEAST) {
-                covered = part.to;
-                found.push((&*fault.kind, part));
-            }
+fn beside_faults<'a>(
+    gpu: &'a EvidenceGpu,
+    evidence: &SlotEvidence,
+    stretches: impl Iterator<Item = IdleStretch>,
+) -> Vec<(&'a str, IdleStretch)> {
+    let faults = faults(gpu);
+    let parts = stretches.flat_map(|stretch| {
+        let part = move |(kind, from, to): &(&'a str, Utc, Utc)| {
+            let part = stretch.between(*from, *to).filter(|part| part.length() >= LEAST)?;
+            worked_before(evidence, part, *from).then_some((*kind, part))
+        };
+        faults.iter().filter_map(part).collect::<Vec<_>>()
+    });
+    parts.collect()
+}
+
+/// The times in which work stops, with the first kind of fault of each.
+fn faults(gpu: &EvidenceGpu) -> Vec<(&str, Utc, Utc)> {
+    let faults = gpu.incidents.iter().filter(|incident| STOPS_WORK.contains(&&*incident.kind));
+    let mut faults: Vec<(&str, Utc, Utc)> = faults.map(|one| (&*one.kind, one.from, one.to)).collect();
+    faults.sort_unstable_by_key(|(kind, from, to)| (*from, *to, *kind));
+    let mut merged = Vec::<(&str, Utc, Utc)>::new();
+    for (kind, from, to) in faults {
+        match merged.last_mut() {
+            Some((_, _, end)) if from <= *end => *end = to.max(*end),
+            _ => merged.push((kind, from, to)),
         }
     }
-    found
+    merged
+}
+
+/// Whether the holder worked before the fault and stopped with it: who was idle before would have been idle without it.
+fn worked_before(evidence: &SlotEvidence, part: IdleStretch, fault: Utc) -> bool {
+    let mut idle_since = part.from;
+    for before in evidence.stretches.iter().rev().filter(|stretch| stretch.from < part.from) {
+        if before.to < idle_since {
+            break;
+        }
+        idle_since = before.from;
+    }
+    let run = evidence.runs.iter().find(|run| run.begin <= part.from && part.from < run.end);
+    let has_worked = run.and_then(|run| run.first_use).is_some_and(|first| first < fault);
+    // A fault may be noticed only when work has stopped for it.
+    has_worked && idle_since.plus(Nanoseconds(LEAST.0 + part.grid.0)) >= fault
 }

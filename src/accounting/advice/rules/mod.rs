@@ -21,8 +21,6 @@ use super::gates::{NEWEST, lasts};
 use crate::accounting::billing::ExactMoney;
 use crate::model::{Grade, Nanoseconds, Utc, WorkloadClass};
 
-pub use fault::FAULTS;
-
 /// A rule, with what it says of each of its findings.
 pub(super) struct AdviceRule {
     pub(super) kind: FindingKind,
@@ -165,23 +163,32 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// The stretches of a workload on a slot of which no finding has any part.
+    /// The stretches of a workload on a slot, without the time that findings have.
     fn free(
         &self,
         key: &'a WorkloadKey,
         slot: &'a SlotKey,
         evidence: &'a SlotEvidence,
     ) -> impl Iterator<Item = IdleStretch> {
-        let claimed = self.claimed.get(&(key, slot)).cloned().unwrap_or_default();
-        let is_free = move |stretch: &IdleStretch| {
-            claimed.iter().all(|[from, to]| stretch.to <= *from || *to <= stretch.from)
-        };
-        evidence.stretches.iter().copied().filter(is_free)
+        let mut claimed = self.claimed.get(&(key, slot)).cloned().unwrap_or_default();
+        claimed.sort_unstable();
+        evidence.stretches.iter().flat_map(move |stretch| without(*stretch, &claimed))
     }
 
     fn is_recent(&self, at: Utc) -> bool {
         self.evidence.to.since(at) <= NEWEST
     }
+}
+
+/// The parts of a stretch that are in none of these times, which are in order.
+fn without(stretch: IdleStretch, times: &[[Utc; 2]]) -> Vec<IdleStretch> {
+    let (mut parts, mut begin) = (Vec::new(), stretch.from);
+    for [from, to] in times {
+        parts.extend(stretch.between(begin, *from));
+        begin = begin.max(*to);
+    }
+    parts.extend(stretch.between(begin, stretch.to));
+    parts
 }
 
 /// What is beyond a grace of stretches that follow each other and last longer than that.
@@ -230,6 +237,32 @@ fn counted(count: usize, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accounting::advice::evidence::ProcessPresence;
+    use crate::model::Microjoules;
+
+    #[test]
+    fn time_that_a_finding_has_is_cut_out_of_a_stretch() {
+        let stretch = IdleStretch {
+            from: Utc(10),
+            to: Utc(20),
+            grid: Nanoseconds(1),
+            idle: Nanoseconds(10),
+            process: ProcessPresence::Absent,
+            waiting: Microjoules(0),
+            rate: None,
+            is_alone: true,
+        };
+        let left = |times: &[[u64; 2]]| -> Vec<[u64; 3]> {
+            let times: Vec<[Utc; 2]> = times.iter().map(|time| time.map(Utc)).collect();
+            let parts = without(stretch, &times).into_iter();
+            parts.map(|part| [part.from.0, part.to.0, part.idle.0]).collect()
+        };
+        assert_eq!(left(&[]), [[10, 20, 10]]);
+        assert_eq!(left(&[[0, 10], [20, 30]]), [[10, 20, 10]]);
+        assert_eq!(left(&[[12, 14], [13, 15], [18, 30]]), [[10, 12, 2], [15, 18, 3]]);
+        assert_eq!(left(&[[0, 12]]), [[12, 20, 8]]);
+        assert_eq!(left(&[[0, 30], [12, 13]]), [[0; 3]; 0]);
+    }
 
     #[test]
     fn times_are_said_in_tenths_of_hours() {

@@ -1,6 +1,8 @@
 //! A11: a hypothesis of workloads that keep a GPU busy with few of its multiprocessors. Busy time alone cannot show it: one
 //! multiprocessor of 132 makes a GPU 100 % busy.
 
+use std::sync::Arc;
+
 use super::runs::runs;
 use super::{AdviceRule, FoundAdvice, Known, WorkloadGroup, hours};
 use crate::accounting::advice::finding::FindingKind;
@@ -24,11 +26,8 @@ const LEAST_ALONE: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<'a>> {
     let mut recurrence = Recurrence::default();
     runs(group).iter().for_each(|run| run.add_to(&mut recurrence));
-    let (mut sums, mut slots) = ([Shape::default(); Series::ALL.len()], Vec::new());
-    for (key, _, slot, evidence) in group.slots() {
-        sums.iter_mut().zip(&evidence.shapes).for_each(|(sum, more)| sum.add(more));
-        slots.push((key, slot));
-    }
+    let sums = known.evidence.shapes.get(&(Arc::from(group.tenant), group.name.to_owned()))?;
+    let slots = group.slots().map(|(key, _, slot, _)| (key, slot)).collect();
     let of = |series: Series| &sums[series as usize];
     let (busy, sm) = (of(Series::Busy), of(Series::Sm));
     let is_shallow = is_shallow(share_from(busy, 80)?, share_from(sm, 20)?);

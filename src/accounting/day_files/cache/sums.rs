@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::civil::Date;
 
 use crate::accounting::billing::costs::{CostKey, CostSums, CostWorkload, LocalHour};
-use crate::accounting::billing::{BillLine, BillRate, DayRow, LineRates, SumOverflow};
+use crate::accounting::billing::{BillDraft, BillLine, BillRate, DayRow, LineRates, SumOverflow};
 use crate::model::{GpuId, HolderId, NodeIdentity, Utc};
 
 /// By local day.
@@ -15,14 +15,12 @@ pub(super) type WorkloadSums = BTreeMap<(Date, CostKey), CostSums>;
 /// Sums by key, of local days, and of local hours by tenant.
 #[derive(Debug, Default)]
 pub(in crate::accounting::day_files) struct DateSums {
-    hours: Arc<[LocalHour]>,
+    hours: Vec<LocalHour>,
     pub(super) workloads: WorkloadSums,
     pub(super) by_hour: BTreeMap<(Utc, Arc<str>), CostSums>,
     /// Whether a rate in force is one of gpumeter's examples.
     pub(super) has_example: bool,
     current: Option<CurrentKey>,
-    /// That of the last runs.
-    node: Option<Arc<NodeIdentity>>,
 }
 
 /// What the last runs have in common: those of a file are in order, so that most are of the key of the run before.
@@ -54,35 +52,23 @@ impl RunKey {
 }
 
 impl DateSums {
-    pub(in crate::accounting::day_files) fn new(hours: Arc<[LocalHour]>) -> Self {
+    pub(in crate::accounting::day_files) fn new(hours: Vec<LocalHour>) -> Self {
         Self { hours, ..Self::default() }
     }
 
-    /// Without any sums.
-    pub(in crate::accounting::day_files) fn empty(&self) -> Self {
-        Self::new(Arc::clone(&self.hours))
-    }
-
-    /// Adds a run that is within one local hour. `rates` has its rates by their numbers, and `model` tells that of a GPU.
+    /// Adds a run that is within one local hour, with the rates of the draft.
     pub(in crate::accounting::day_files) fn add(
         &mut self,
-        mut run: DayRow,
-        rates: &[BillRate],
-        model: impl FnOnce(&str) -> Arc<str>,
+        run: DayRow,
+        draft: &BillDraft<'_>,
     ) -> Result<(), SumOverflow> {
         let place = self.hours.partition_point(|hour| hour.begin <= run.from).saturating_sub(1);
         let Some(hour) = self.hours.get(place).copied() else { return Ok(()) };
         if self.current.as_ref().is_none_or(|current| current.day != hour.day || !current.parts.is_of(&run)) {
             self.add_current()?;
-            match &self.node {
-                Some(node) if **node == *run.node => run.node = Arc::clone(node),
-                _ => self.node = Some(Arc::clone(&run.node)),
-            }
-            let rate = |id: Option<i64>| rates.iter().find(|rate| Some(rate.id) == id);
-            let LineRates { time, carbon, .. } = run.line.rates;
-            let model = model(&run.line.gpu.uuid);
-            self.current = Some(CurrentKey::new(&run, hour.day, [rate(time), rate(carbon)], model));
-            self.has_example |= rate(time).is_some_and(BillRate::is_example);
+            self.current = Some(CurrentKey::new(&run, hour.day, draft));
+            self.has_example |=
+                run.line.rates.time.and_then(|id| draft.rate(id)).is_some_and(BillRate::is_example);
         }
         let Some(current) = &mut self.current else { return Ok(()) };
         // Which GPUs were measured is known once all of their runs are.
@@ -98,19 +84,6 @@ impl DateSums {
     fn add_current(&mut self) -> Result<(), SumOverflow> {
         if let Some(CurrentKey { key, day, sums, .. }) = self.current.take() {
             self.workloads.entry((day, key)).or_default().add(&sums)?;
-        }
-        Ok(())
-    }
-
-    /// Adds the sums of other runs of the date.
-    pub(in crate::accounting::day_files) fn merge(&mut self, mut other: Self) -> Result<(), SumOverflow> {
-        other.add_current()?;
-        self.has_example |= other.has_example;
-        for (key, sums) in other.workloads {
-            self.workloads.entry(key).or_default().add(&sums)?;
-        }
-        for (key, sums) in other.by_hour {
-            self.by_hour.entry(key).or_default().add(&sums)?;
         }
         Ok(())
     }
@@ -150,9 +123,9 @@ impl DateSums {
 }
 
 impl CurrentKey {
-    fn new(run: &DayRow, day: Date, [time, carbon]: [Option<&BillRate>; 2], model: Arc<str>) -> Self {
+    fn new(run: &DayRow, day: Date, draft: &BillDraft<'_>) -> Self {
         let line = &run.line;
-        let class = time.map(|rate| Arc::from(&*rate.class));
+        let class = line.rates.time.and_then(|id| draft.rate(id)).map(|rate| Arc::from(&*rate.class));
         let labels = Arc::new(line.labels.clone());
         let workload = CostWorkload { gpu: line.gpu.clone(), holder: line.holder.clone(), labels };
         Self {
@@ -166,12 +139,12 @@ impl CurrentKey {
             },
             key: CostKey {
                 node: Arc::clone(&run.node),
-                model,
+                model: draft.model(&line.gpu.uuid).into(),
                 tenant: line.tenant.as_str().into(),
                 class,
                 workload: Some(workload),
             },
-            nanograms_per_kwh: carbon.map(|rate| rate.nano().unwrap_or(0)),
+            nanograms_per_kwh: line.rates.carbon.map(|id| draft.price_of(id)),
             day,
             sums: CostSums::default(),
         }

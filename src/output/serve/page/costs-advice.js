@@ -43,6 +43,9 @@ function show(advice) {
   table.replaceChildren(h("table", {}, head, h("tbody", {}, ...findings.map(row))));
   table.hidden = findings.length === 0;
   const none = "Nothing was found that is sure enough to say.";
-  const command = "gpumeter advise shows the rule, the risk and the times of each.";
-  setText(note, [findings.length ? command : none, ...advice.notes.map(printable)].join(" "));
+  const command = "gpumeter advise shows the rule, the risk and the times of each";
+  const dismissed = advice.dismissed ? `${advice.dismissed} left out by advice.dismiss.` : "";
+  const part = advice.partial ? "Only of what you may see." : "";
+  const said = [findings.length ? `${command}.` : none, dismissed, part, ...advice.notes.map(printable)];
+  setText(note, said.filter((one) => one).join(" "));
 }

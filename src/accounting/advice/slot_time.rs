@@ -1,0 +1,68 @@
+//! What the rows of a minute or quarter hour say of one workload on a slot: the same of a ledger and of the files of many.
+
+use super::evidence::{IdleStretch, ProcessPresence};
+use crate::model::{Microjoules, Nanoseconds, Utc};
+
+/// A row of the account, as far as idle time is concerned.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotRow {
+    pub idle: Nanoseconds,
+    /// Whether nothing of it was used, and all of it was measured.
+    pub is_quiet: bool,
+    pub has_memory: bool,
+    /// Energy above that of an idle board without a process.
+    pub waiting: Microjoules,
+    /// What an hour of its idle time costs, in nano-units; none without a price.
+    pub rate: Option<i64>,
+}
+
+/// The sum of such rows of one workload.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotTime {
+    idle: Nanoseconds,
+    is_quiet: bool,
+    has_memory: bool,
+    waiting: Microjoules,
+    /// The lowest one, if any row has idle time.
+    rate: Option<Option<i64>>,
+}
+
+impl Default for SlotTime {
+    fn default() -> Self {
+        let (idle, waiting) = (Nanoseconds(0), Microjoules(0));
+        Self { idle, is_quiet: true, has_memory: false, waiting, rate: None }
+    }
+}
+
+impl SlotTime {
+    pub fn add(&mut self, row: SlotRow) {
+        self.idle += row.idle;
+        self.is_quiet &= row.is_quiet;
+        self.has_memory |= row.has_memory;
+        self.waiting.0 = self.waiting.0.saturating_add(row.waiting.0);
+        if row.idle.0 > 0 {
+            self.rate = Some(self.rate.map_or(row.rate, |rate| rate.min(row.rate)));
+        }
+    }
+
+    /// The stretch that it is; none if the workload used the slot, or held nothing idle. `is_unclear` says whether somebody had memory
+    /// on the slot who may have worked for it.
+    pub fn stretch(self, [from, to]: [Utc; 2], is_unclear: bool, is_whole_gpu: bool) -> Option<IdleStretch> {
+        let length = to.since(from);
+        let process = match (is_unclear, self.has_memory) {
+            (true, _) => ProcessPresence::Unclear,
+            (false, true) => ProcessPresence::Present,
+            (false, false) => ProcessPresence::Absent,
+        };
+        (self.is_quiet && self.idle.0 > 0).then(|| IdleStretch {
+            from,
+            to,
+            grid: length,
+            idle: self.idle,
+            process,
+            waiting: self.waiting,
+            rate: self.rate.flatten(),
+            is_alone: is_whole_gpu && self.idle == length,
+        })
+    }
+}
