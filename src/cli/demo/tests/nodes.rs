@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::held::HeldNode;
 use crate::meter::source_level;
-use crate::model::catalogue::{self, Level};
+use crate::model::catalogue::{self, AccountRows, Level, Rows};
 
 /// Long enough for a window of the account to close.
 const TICKS: u64 = 27;
@@ -72,7 +72,13 @@ fn series(page: &str) -> BTreeSet<String> {
 
 /// The level of a series: that of its family, or of the family in its `metric` label.
 fn level_of(series: &str) -> Option<Level> {
-    let of = |name: &str| catalogue::family(name).map(|family| family.level);
+    // Below level full workloads have counters only where the configuration asks for them, which no node here does.
+    let of = |name: &str| {
+        catalogue::family(name).map(|family| match family.rows {
+            Rows::Account(AccountRows::Workload(_)) => Level::Full,
+            _ => family.level,
+        })
+    };
     let (name, labels) = series.split_once('{').unwrap_or((series, ""));
     let name = ["_bucket", "_sum", "_count"]
         .iter()
