@@ -68,7 +68,11 @@ fn a_line_of_a_csv_bill_is_explained_by_its_id_from_the_agent_and_from_its_ledge
     demo.agent.kill();
     let from_ledger =
         ["explain", id, "--from", bill["from"].as_str().unwrap(), "--to", to, "--ledger", stored];
-    assert_eq!(text(&from_ledger), page);
+    // A fault that goes on has another end later, and on a busy machine a simulated GPU may be silent.
+    let without_faults = |page: &str| {
+        page.lines().filter(|line| !line.contains(": fault ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(without_faults(&text(&from_ledger)), without_faults(&page));
     let json = text(&[&from_ledger[..], &["--json"]].concat());
     let json: Value = serde_json::from_str(&json).unwrap();
     for field in ["spans", "rate", "charged_ns", "tenancies"] {

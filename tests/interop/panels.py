@@ -18,6 +18,8 @@ ORDER = ["fleet", "node", "gpu", "tenants", "workload", "health", "agent"]
 # Queries that have nothing to show in the combined scenarios, with the reason: dashboard, panel, what is in the query.
 EMPTY = [
     ("workload", None, "> 20", "quantiles stand for the ranks of a workload of more than 20 GPUs"),
+    ("fleet", "Held without use", "", "nobody is without a process for half an hour"),
+    ("tenants", "GPUs that are held without use", "", "nobody is without a process for half an hour"),
     ("agent", "Series left out", "", "no page is larger than limits.series"),
 ]
 # What Grafana fills in; account counters move every 15 s, which is the scrape interval that the document asks for.

@@ -284,7 +284,7 @@ def everything():
 
 
 def calm_config(level):
-    text = Demo.CONFIG.read_text().replace("level: full", f"level: {level}\n  medium: 1s\n  slow: 1s\n  driver_share: 1000000")
+    text = Demo.CONFIG.read_text().replace("level: full", f"level: {level}\n  workload_counters: true\n  medium: 1s\n  slow: 1s\n  driver_share: 1000000")
     return text.replace("birth_delay: 60s", "birth_delay: 5s")
 
 

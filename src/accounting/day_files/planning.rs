@@ -163,7 +163,10 @@ impl FitDay {
             let rate = rate(header, line);
             if let Some(rate) = rate {
                 let key = (model(header, &line.gpu.uuid).to_owned(), line.slot.profile.clone());
-                day.rates.insert(key, (run.from, rate));
+                let known = day.rates.entry(key).or_insert((run.from, rate));
+                if known.0 <= run.from {
+                    *known = (run.from, rate);
+                }
             }
             let part = parts.entry(line.holder.clone()).or_insert_with(|| {
                 part_of(request, line).unwrap_or_else(|text| {
@@ -189,7 +192,8 @@ impl FitDay {
             }
         })?;
         day.rows.sort_by_key(|row| row.from);
-        for shape in evidence.into_iter().flat_map(|evidence| evidence.shapes) {
+        let shapes = evidence.into_iter().flat_map(|evidence| evidence.shapes);
+        for shape in shapes.filter(|shape| !shared.contains(&shape.owner.gpu.uuid)) {
             if let Some(part) = parts.get(&shape.owner.holder).copied().flatten() {
                 day.shapes.push((part, shape.series, shape.shape));
             }

@@ -76,7 +76,9 @@ fn read_fit(
             let (key, profile): (i64, i64) = (row.get(1)?, row.get(3)?);
             let Some(gpu) = gpus.get(&key) else { continue };
             let Some((part, holder)) = parts.get(&row.get(4)?) else { continue };
-            let (from, peak) = (Utc(loaded(row, 0)?), loaded(row, 8)?);
+            let peak: u64 = loaded(row, 8)?;
+            // While minutes are rolled up, some are still there beside the sum of their quarter hour.
+            let from = account.rolled.row_of(Utc(loaded(row, 0)?));
             let rate =
                 rates.entry((key, profile)).or_insert_with(|| prices.rate(account, gpu, profile, begin));
             draft.add(&FitRow {

@@ -46,22 +46,27 @@ impl Default for DemandRequest {
 }
 
 impl DemandRequest {
-    /// Reads the parameter `pool`.
+    /// Reads the parameters `pool` and `time_zone`; `zone` holds where none is given.
     ///
     /// # Errors
-    /// Another parameter, or one that is given twice.
+    /// Another parameter, one that is given twice, a zone that is not known.
     pub fn parse<'a>(pairs: impl Iterator<Item = (&'a str, String)>, zone: TimeZone) -> Result<Self, String> {
-        let mut request = Self { pool: None, zone };
+        let (mut pool, mut time_zone) = (None, None);
         for (name, value) in pairs {
-            if name != "pool" {
-                return Err(format!("unknown parameter {name:?}; use pool"));
+            let place = match name {
+                "pool" => &mut pool,
+                "time_zone" => &mut time_zone,
+                _ => return Err(format!("unknown parameter {name:?}; use pool and time_zone")),
+            };
+            if place.replace(value).is_some() {
+                return Err(format!("{name} is given twice; give it once"));
             }
-            if request.pool.is_some() {
-                return Err("pool is given twice; give it once".to_owned());
-            }
-            request.pool = Some(value).filter(|pool| !pool.is_empty());
         }
-        Ok(request)
+        let asked = time_zone.filter(|name| !name.is_empty()).map(|name| {
+            let unknown = |_| format!("time_zone: {name:?} is not known; write one like Europe/Zurich");
+            TimeZone::get(&name).map_err(unknown)
+        });
+        Ok(Self { pool: pool.filter(|pool| !pool.is_empty()), zone: asked.transpose()?.unwrap_or(zone) })
     }
 
     /// The whole weeks up to the last whole hour of an account.
@@ -165,6 +170,10 @@ impl DemandDraft {
         let samples = self.samples();
         let mut hours: Vec<DemandHour> =
             samples.iter().enumerate().map(|(place, one)| one.hour(place)).collect();
+        if self.currency.is_none() {
+            // Amounts of several currencies are no price.
+            hours.iter_mut().for_each(|hour| hour.price = None);
+        }
         mark_off_peak(&mut hours);
         let weeks = WeeksOfHours::of(&samples);
         for (hour, forecast) in hours.iter_mut().zip(weeks.forecasts(0)) {
@@ -432,7 +441,7 @@ pub struct DemandHour {
     pub price: Option<Money>,
     /// The part of its time in which nearly no GPU was free.
     pub full: f64,
-    /// Slots on which a run began, and the most of them in ten minutes.
+    /// GPUs and instances on which a run began, and the most of them in ten minutes.
     pub starts: u32,
     pub most_starts: u32,
     pub off_peak_use: bool,
@@ -460,7 +469,7 @@ pub struct HourForecast {
 pub struct WorkloadStarts {
     pub name: String,
     pub runs: usize,
-    /// The most slots on which it began in ten minutes: the size of a warm pool.
+    /// The most GPUs and instances on which it began in ten minutes: the size of a warm pool.
     pub most_starts: u32,
     /// From holding a slot to its first use; none where it never used one.
     #[serde(rename = "wait_p50_ns", with = "crate::model::json::optional_integer")]
@@ -486,6 +495,7 @@ mod tests {
         let request = DemandRequest { pool: None, zone: TimeZone::UTC };
         assert_eq!(request.period(to), [from, to]);
         let mut draft = DemandDraft::new(request, [from, to]);
+        draft.currency = Some("EUR".to_owned());
         for quarter in 0..WEEKS as u64 * 7 * 96 {
             let (week, hour) = (quarter / 672, quarter / 4 % 168);
             if week < WEEKS as u64 - weeks {
@@ -570,6 +580,9 @@ mod tests {
         let draft = DemandDraft::new(request, [Utc(0), Utc(DAY.0)]);
         assert!(!draft.counts(Some("h100")) && draft.counts(Some("a100")) && !draft.counts(None));
         assert!(draft.finish(AdviceSource::default()).unwrap_err().contains("in the pool \"a100\""));
-        assert!(DemandRequest::parse([("node", String::new())].into_iter(), TimeZone::UTC).is_err());
+        let parse =
+            |name, value: &str| DemandRequest::parse([(name, value.to_owned())].into_iter(), TimeZone::UTC);
+        assert_eq!(parse("time_zone", "Asia/Kathmandu").unwrap().zone.iana_name(), Some("Asia/Kathmandu"));
+        assert!(parse("time_zone", "Mars").is_err() && parse("node", "").is_err());
     }
 }

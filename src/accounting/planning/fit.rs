@@ -127,8 +127,10 @@ pub struct FitDraft {
     period: [Utc; 2],
     cells: BTreeMap<Utc, FitCell>,
     parts: Vec<PartDraft>,
-    /// By product name, and by name of the profile.
+    /// By product name.
     targets: BTreeMap<String, KnownTarget>,
+    /// By name of the profile, then by product: two products may have a profile of one name.
+    profiles: BTreeMap<String, BTreeMap<String, KnownTarget>>,
     /// The product of a GPU.
     models: BTreeMap<Arc<str>, String>,
     /// The memory of a workload by slot and holder, in the cell of the last row.
@@ -196,6 +198,7 @@ impl FitDraft {
             parts: vec![part; request.workloads.len()],
             request,
             targets: BTreeMap::new(),
+            profiles: BTreeMap::new(),
             models: BTreeMap::new(),
             memory: BTreeMap::new(),
             last: Utc(0),
@@ -216,11 +219,14 @@ impl FitDraft {
 
     /// What a GPU-hour on a product, or on an instance of a profile, cost at a time.
     pub fn add_rate(&mut self, model: &str, profile: Option<&MigProfile>, at: Utc, rate: Option<i64>) {
-        let name = profile.map_or(model, |profile| &profile.name);
-        if !self.targets.contains_key(name) {
-            self.targets.insert(name.to_owned(), KnownTarget::default());
+        let known = match profile {
+            Some(profile) => self.profiles.entry(profile.name.to_string()).or_default(),
+            None => &mut self.targets,
+        };
+        if !known.contains_key(model) {
+            known.insert(model.to_owned(), KnownTarget::default());
         }
-        let Some(known) = self.targets.get_mut(name) else { return };
+        let Some(known) = known.get_mut(model) else { return };
         known.profile = profile.cloned().or_else(|| known.profile.take());
         if let Some(rate) = rate.filter(|_| known.rate.is_none_or(|(last, _)| last <= at)) {
             known.rate = Some((at, rate));
@@ -334,7 +340,9 @@ impl FitDraft {
         let rate = |of: &KnownTarget| of.rate.map(|(_, rate)| rate);
         match (known, memory_of_profile(name)) {
             (_, Some(memory)) => {
-                let known = known.map(|(_, known)| known.clone()).unwrap_or_default();
+                let of_name = self.profiles.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+                let known = of_name.and_then(|(_, of)| of.get(most).or_else(|| of.values().next()));
+                let known = known.cloned().unwrap_or_default();
                 let profile = known.profile.as_ref().map(|profile| [profile.size, profile.total]);
                 let slices = profile.or_else(|| Some([slices(memory, model.memory?)?, SLICES]));
                 let Some([size, total]) = slices else {
@@ -436,8 +444,8 @@ impl FitDraft {
         );
         note(
             together.by_quarters,
-            "some of the past is known by quarter hours: work within one may have come one after the other or at once, and the memory \
-             of all is taken as if their peaks were at once",
+            "some of the past is known by quarter hours: work within one may have come one after the other or at once, the memory of all is \
+             taken as if their peaks were at once, and who was there for a minute counts as there for all of it",
         );
         note(
             on.memory.is_none(),

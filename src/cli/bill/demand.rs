@@ -51,7 +51,8 @@ impl DemandCommand {
             return self.source.read("demand", |reader| reader.demand(&request));
         }
         let pool = self.pool.iter().map(|pool| ("pool", pool.clone()));
-        self.source.ask("/api/v1/demand", pool, None, |text| serde_json::from_str(text))
+        let zone = self.source.time_zone.iter().map(|zone| ("time_zone", zone.clone()));
+        self.source.ask("/api/v1/demand", pool.chain(zone), None, |text| serde_json::from_str(text))
     }
 
     fn report(&self, demand: &Demand) -> Result<Report, Failure> {
@@ -165,7 +166,7 @@ fn hours(demand: &Demand) -> ReportTable {
         column("idle", "GPUs held and not used on average", |one| one.idle.mean),
         column("free", "GPUs that nobody held on average", |one| one.unallocated.mean),
         Column::new("starts", CellUnit::Number, |one: &DemandHour| one.starts.to_string().into())
-            .help("GPUs on which a run began, in all weeks"),
+            .help("GPUs and instances on which a run began, in all weeks"),
         Column::new("at once", CellUnit::Number, |one: &DemandHour| one.most_starts.to_string().into())
             .help("the most of them in ten minutes"),
         Column::new(format!("{currency} per h"), CellUnit::Money, |one: &DemandHour| {
@@ -193,7 +194,7 @@ fn starts(demand: &Demand) -> ReportTable {
         }),
         Column::new("runs", CellUnit::Number, |one: &WorkloadStarts| one.runs.to_string().into()),
         Column::new("GPUs", CellUnit::Number, |one: &WorkloadStarts| one.most_starts.to_string().into())
-            .help("the most GPUs on which a run began in ten minutes"),
+            .help("the most GPUs and instances on which a run began in ten minutes"),
         Column::new("wait p50", CellUnit::Seconds, move |one: &WorkloadStarts| seconds(one.wait_p50))
             .help("seconds from holding a GPU to its first use; in half of the runs at most so many"),
         Column::new("wait p95", CellUnit::Seconds, move |one: &WorkloadStarts| seconds(one.wait_p95)),

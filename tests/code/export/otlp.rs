@@ -283,6 +283,8 @@ fn a_family_whose_last_series_leaves_still_ends_it() {
         "gpu.process.utilization.ratio",
         "gpu.tenant.held.cost",
         "gpu.tenant.used.cost",
+        "gpu.workload.held.cost",
+        "gpu.workload.used.cost",
         "gpu.cost.per.hour",
     ];
     assert_eq!(names, BTreeSet::from(wanted));

@@ -768,7 +768,7 @@ fn a_job_over_exports_has_its_nodes_activity_and_peak_in_the_days_that_the_accou
     );
     let (status, _, error) = run(&["job", "2", "--exports", exports, "--time-zone", "UTC"]);
     assert_eq!(status, Some(1));
-    assert!(error.contains("from 2025-10-16 01:00 +00:00 to 2025-11-15 01:00 +00:00"), "{error}");
+    assert!(error.contains("from 2025-10-16 01:00 Z to 2025-11-15 01:00 Z"), "{error}");
 }
 
 #[test]
