@@ -133,6 +133,8 @@ pub struct FitDraft {
     profiles: BTreeMap<String, BTreeMap<String, KnownTarget>>,
     /// The product of a GPU.
     models: BTreeMap<Arc<str>, String>,
+    /// What the workloads themselves paid for whole GPUs at last, by product: others may have it dearer or cheaper.
+    own_rates: BTreeMap<String, (Utc, i64)>,
     /// The memory of a workload by slot and holder, in the cell of the last row.
     memory: BTreeMap<MemoryPlace, Bytes>,
     last: Utc,
@@ -200,6 +202,7 @@ impl FitDraft {
             targets: BTreeMap::new(),
             profiles: BTreeMap::new(),
             models: BTreeMap::new(),
+            own_rates: BTreeMap::new(),
             memory: BTreeMap::new(),
             last: Utc(0),
             currency: None,
@@ -244,6 +247,13 @@ impl FitDraft {
             None => part.money.filter(|_| row.held.0 == 0),
         };
         *part.held_on.entry(Arc::clone(&row.uuid)).or_default() += row.held;
+        let model = self.models.get(&row.uuid).filter(|_| row.gpu_instance.is_none() && row.held.0 > 0);
+        if let (Some(model), Some(rate)) = (model, row.rate) {
+            let known = self.own_rates.entry(model.clone()).or_insert((row.from, rate));
+            if known.0 <= row.from {
+                *known = (row.from, rate);
+            }
+        }
         let count = self.parts.len();
         let empty = || FitCell { to: row.to, parts: vec![None; count], is_unknown: false };
         let cell = self.cells.entry(row.from).or_insert_with(empty);
@@ -363,7 +373,7 @@ impl FitDraft {
                 memory: known.memory,
                 slices: 1,
                 of_slices: 1,
-                rate: rate(known),
+                rate: self.own_rates.get(name).map(|(_, rate)| *rate).or_else(|| rate(known)),
             }),
             (None, None) => {
                 let names: Vec<&str> =
@@ -693,6 +703,14 @@ mod tests {
         assert!(fit.notes.iter().any(|note| note.starts_with("by their means they would have fitted")));
         let money = |units: i128| Some(Money(units * 1_000_000_000));
         assert_eq!((fit.apart, fit.joined), (money(8), money(4)));
+    }
+
+    #[test]
+    fn a_gpu_costs_what_the_workloads_paid_for_one_and_not_what_others_do() {
+        let mut draft = draft(None);
+        (0..2).for_each(|part| draft.add(&minute(part, 0, 10, 1)));
+        draft.add_rate("NVIDIA H100 80GB HBM3", None, Utc(HOUR.0), Some(1_000_000_000));
+        assert_eq!(fit(draft).on.rate, Some(4_000_000_000));
     }
 
     #[test]
