@@ -236,7 +236,8 @@ fn data() -> TopData {
         money: Some(TenantMoney {
             today: money(&[("ml", 30_000_000_000), ("alice", 30_005_000_000)]),
             month: money(&[("ml", 1_512_500_000_000)]),
-            workloads: std::iter::once(("k8s:ml/train-0/main/".to_owned(), worked())).collect(),
+            // The screens of workloads are compared in a real terminal too, where there are no bills.
+            workloads: std::collections::BTreeMap::new(),
             has_several_currencies: false,
         }),
         summary,
@@ -439,7 +440,10 @@ fn a_command_that_is_longer_than_the_screen_is_folded_at_its_words() {
 
 #[test]
 fn a_workload_has_its_efficiency_and_its_cost_so_far() {
-    let shown = screen(&state(data(), "4"), (200, 60));
+    let mut data = data();
+    let workloads = std::iter::once(("k8s:ml/train-0/main/".to_owned(), worked())).collect();
+    data.money = data.money.map(|money| TenantMoney { workloads, ..money });
+    let shown = screen(&state(data, "4"), (200, 60));
     let row = shown.lines().find(|line| line.contains("train-0")).unwrap_or_else(|| panic!("{shown}"));
     assert!(row.contains("67 %") && row.contains("12.34"), "{shown}");
 }
