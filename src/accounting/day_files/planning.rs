@@ -64,8 +64,7 @@ pub fn make_demand(
     let period = request.period(source.exported_until()?);
     let mut draft = DemandDraft::new(request.clone(), period);
     let mut facts = FilesFacts::default();
-    let counts = |pool: Option<&str>| request.pool.as_deref().is_none_or(|wanted| pool == Some(wanted));
-    let read = |day: &DayPath, shared: &BTreeSet<Arc<str>>| DemandDay::read(source, day, shared, counts);
+    let read = |day: &DayPath, shared: &BTreeSet<Arc<str>>| DemandDay::read(source, day, shared, request);
     let skipped = read_days(source, period, step, read, |header, day| {
         facts.add(&header);
         day.quarters.iter().for_each(|(from, quarter)| draft.add(*from, quarter));
@@ -222,12 +221,12 @@ impl DemandDay {
         source: &ExportSource<'_>,
         path: &DayPath,
         shared: &BTreeSet<Arc<str>>,
-        counts: impl Fn(Option<&str>) -> bool,
+        request: &DemandRequest,
     ) -> Result<(DayHeader, Self), FileProblem> {
         let mut day = Self::default();
         let mut counted = BTreeSet::<Arc<str>>::new();
         let (header, evidence) = read_rows(source, path, shared, |header, run| {
-            if !counts(run.node.pool.as_deref()) {
+            if !request.counts(run.node.pool.as_deref()) {
                 return;
             }
             let line = &run.line;

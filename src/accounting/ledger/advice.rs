@@ -15,7 +15,7 @@ use crate::accounting::advice::{
     Advice, AdviceEvidence, AdviceRequest, AdviceSource, EvidenceGpu, PERIOD, SlotKey, SlotRow, SlotRun,
     SlotTime, StretchDraft, WorkloadKey, advise,
 };
-use crate::accounting::billing::{DayGpu, PricedSlot, RateKind, SlotRates, Terms};
+use crate::accounting::billing::{DayGpu, PricedSlot, SlotRates, Terms};
 use crate::accounting::tenants::{class, tenant};
 use crate::model::{
     Evidence, Grade, HolderId, HolderKind, Microjoules, MigProfile, Nanoseconds, QUARTER_HOUR, Run, RunKey,
@@ -125,14 +125,11 @@ impl<'a> EvidenceReader<'a> {
             ..EvidenceGpu::default()
         };
         let gpus = account.gpus.iter().map(|(_, of)| (Arc::clone(&of.gpu.uuid), gpu(of)));
-        let last = account.rates.rates.entries().iter().filter(|rate| rate.begin <= to);
-        let last = last.filter(|rate| rate.entry.kind != RateKind::CarbonKwh);
-        let last = last.max_by_key(|rate| (rate.begin, rate.id));
         Ok(Self {
             evidence: AdviceEvidence {
                 from,
                 to,
-                currency: last.map(|rate| rate.entry.tariff.currency.to_string()),
+                currency: account.currency(to),
                 gpus: gpus.collect(),
                 ..AdviceEvidence::default()
             },

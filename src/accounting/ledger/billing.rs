@@ -106,6 +106,14 @@ impl<'a> StoredAccount<'a> {
         Ok(())
     }
 
+    /// The currency of the last prices that begin up to a time.
+    pub(super) fn currency(&self, to: Utc) -> Option<String> {
+        let prices = self.rates.rates.entries().iter().filter(|rate| rate.begin <= to);
+        let prices = prices.filter(|rate| rate.entry.kind != RateKind::CarbonKwh);
+        let last = prices.max_by_key(|rate| (rate.begin, rate.id));
+        last.map(|rate| rate.entry.tariff.currency.to_string())
+    }
+
     pub(super) fn closed_until(&self) -> Utc {
         closed_until(self.gpus.iter().map(|(_, gpu)| gpu.settled_until))
     }

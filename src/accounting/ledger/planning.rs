@@ -13,7 +13,7 @@ use super::evidence::loaded_series;
 use super::node::NodeHistory;
 use super::reader;
 use crate::accounting::advice::PERIOD;
-use crate::accounting::billing::{DayGpu, ExactMoney, PricedSlot, RateKind, SlotRates};
+use crate::accounting::billing::{DayGpu, ExactMoney, PricedSlot, SlotRates};
 use crate::accounting::planning::{
     Demand, DemandDraft, DemandQuarter, DemandRequest, DemandRun, Fit, FitDraft, FitRequest, FitRow,
 };
@@ -123,11 +123,7 @@ struct Prices {
 
 impl Prices {
     fn load(account: &StoredAccount<'_>, to: Utc) -> Result<Self, Cause> {
-        let last = account.rates.rates.entries().iter().filter(|rate| rate.begin <= to);
-        let last = last.filter(|rate| rate.entry.kind != RateKind::CarbonKwh);
-        let last = last.max_by_key(|rate| (rate.begin, rate.id));
-        let currency = last.map(|rate| rate.entry.tariff.currency.to_string());
-        Ok(Self { currency, profiles: load_profiles(account.connection)? })
+        Ok(Self { currency: account.currency(to), profiles: load_profiles(account.connection)? })
     }
 
     /// Nano-units per GPU-hour of a GPU, or of an instance of a profile on it; none without a price in that currency.
@@ -148,7 +144,7 @@ pub(super) fn make_demand(connection: &Connection, request: &DemandRequest) -> R
     let nodes = NodeHistory::load(connection)?;
     let prices = Prices::load(&account, to)?;
     draft.currency = prices.currency.clone();
-    read_times(&account, &prices, &nodes, &mut draft, [from, to])?;
+    read_times(&account, request, &prices, &nodes, &mut draft, [from, to])?;
     let sql = format!(
         "SELECT minute_ns / ?3 * ?3,
                 sum(CASE WHEN kind <> 'remainder' THEN {HELD} ELSE 0 END), sum({USED}),
@@ -168,7 +164,7 @@ pub(super) fn make_demand(connection: &Connection, request: &DemandRequest) -> R
         Ok((Utc(loaded(row, 0)?), quarter))
     })?;
     for (at, quarter) in quarters {
-        if draft.counts(nodes.at(at).pool.as_deref()) {
+        if request.counts(nodes.at(at).pool.as_deref()) {
             draft.add(at, &quarter);
         }
     }
@@ -182,7 +178,7 @@ pub(super) fn make_demand(connection: &Connection, request: &DemandRequest) -> R
         })
     })?;
     for run in runs {
-        if draft.counts(nodes.at(run.begin).pool.as_deref()) {
+        if request.counts(nodes.at(run.begin).pool.as_deref()) {
             draft.add_run(run);
         }
     }
@@ -192,6 +188,7 @@ pub(super) fn make_demand(connection: &Connection, request: &DemandRequest) -> R
 /// Reads the time of all GPUs, with what it cost.
 fn read_times(
     account: &StoredAccount<'_>,
+    request: &DemandRequest,
     prices: &Prices,
     nodes: &NodeHistory,
     draft: &mut DemandDraft,
@@ -208,7 +205,7 @@ fn read_times(
         for (at, key, all) in times {
             let Some(gpu) = gpus.get(&key) else { continue };
             let rate = *rates.entry(key).or_insert_with(|| prices.rate(account, gpu, 0, begin));
-            if draft.counts(nodes.at(at).pool.as_deref()) {
+            if request.counts(nodes.at(at).pool.as_deref()) {
                 let priced = rate.map_or(0, |_| all);
                 let money = ExactMoney::of_time(rate.unwrap_or_default(), all);
                 draft.add(at, &DemandQuarter { all, priced, money, ..DemandQuarter::default() });

@@ -69,6 +69,11 @@ impl DemandRequest {
         Ok(Self { pool: pool.filter(|pool| !pool.is_empty()), zone: asked.transpose()?.unwrap_or(zone) })
     }
 
+    /// Whether time of a node counts that is in that pool.
+    pub fn counts(&self, pool: Option<&str>) -> bool {
+        self.pool.as_deref().is_none_or(|wanted| pool == Some(wanted))
+    }
+
     /// The whole weeks up to the last whole hour of an account.
     pub fn period(&self, settled_until: Utc) -> [Utc; 2] {
         let to = settled_until.floor(HOUR);
@@ -134,11 +139,6 @@ impl DemandDraft {
         let count = to.since(from).0.div_ceil(QUARTER_HOUR.0);
         let quarters = vec![DemandQuarter::default(); usize::try_from(count).unwrap_or_default()];
         Self { request, from, to, quarters, runs: Vec::new(), currency: None, notes: Vec::new() }
-    }
-
-    /// Whether time of a node counts that is in that pool.
-    pub fn counts(&self, pool: Option<&str>) -> bool {
-        self.request.pool.as_deref().is_none_or(|wanted| pool == Some(wanted))
     }
 
     /// Adds time of the quarter hour that begins at `from`; what is outside the period does not count.
@@ -577,8 +577,8 @@ mod tests {
     #[test]
     fn a_pool_that_no_node_is_in_is_an_error() {
         let request = DemandRequest::parse([("pool", "a100".to_owned())].into_iter(), TimeZone::UTC).unwrap();
+        assert!(!request.counts(Some("h100")) && request.counts(Some("a100")) && !request.counts(None));
         let draft = DemandDraft::new(request, [Utc(0), Utc(DAY.0)]);
-        assert!(!draft.counts(Some("h100")) && draft.counts(Some("a100")) && !draft.counts(None));
         assert!(draft.finish(AdviceSource::default()).unwrap_err().contains("in the pool \"a100\""));
         let parse =
             |name, value: &str| DemandRequest::parse([(name, value.to_owned())].into_iter(), TimeZone::UTC);

@@ -210,10 +210,6 @@ impl FitDraft {
         }
     }
 
-    pub const fn request(&self) -> &FitRequest {
-        &self.request
-    }
-
     pub fn add_gpu(&mut self, uuid: &Arc<str>, model: &str, memory: Option<Bytes>) {
         let known = self.targets.entry(model.to_owned()).or_default();
         known.memory = memory.or(known.memory);
