@@ -282,7 +282,7 @@ class Costs(Checked):
     def pdf(self):
         """What a printer gets, as text, and how many pages it has."""
         printed = base64.b64decode(self.page.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True, **A4)["data"])
-        file = self.suite.folder / "costs.pdf"
+        file = pathlib.Path(os.environ.get("PICTURES") or self.suite.folder) / "costs.pdf"
         file.write_bytes(printed)
         return subprocess.run(["pdftotext", "-layout", file, "-"], check=True, capture_output=True, text=True).stdout
 
@@ -668,6 +668,7 @@ def past(suite, browser, scheme):
     for name, amount in billed.items():
         page.expect(abs(amount - shown.get(name, 0)) < 0.01, f"{name}: {shown.get(name)} on the page, {amount} on the bill")
     page.expect(abs(sum(billed.values()) - sum(shown.values())) < 0.01, "the totals differ")
+    page.picture(f"node-{scheme}")
     page.click("#rows tbody tr:first-child a.row-name")
     page.wait("what it is made of", "document.querySelectorAll('#details .inside tbody tr').length > 0")
     page.click("#details .inside td button")
@@ -697,7 +698,9 @@ class Fleet:
         config.write_text(f"billing: {{time_zone: {zone}}}\n")
         month = (date.today().replace(day=1) - timedelta(days=1)).strftime("%Y-%m")
         closing = ["statement", "close", "--month", month, "--exports", self.exports, "--accept-gaps", "--statements", statements, "--time-zone", zone]
-        subprocess.run([GPUMETER, *closing], check=True, capture_output=True)
+        # A month is closed once.
+        if not statements.exists():
+            subprocess.run([GPUMETER, *closing], check=True, capture_output=True)
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = ["env", f"CACHE_DIRECTORY={suite.folder / f'cache-{name}'}", GPUMETER, "fleet", "--exports", self.exports, "--statements", statements]
