@@ -41,6 +41,8 @@ pub(crate) struct World {
     allocations: Vec<Allocation>,
     ended: Vec<Allocation>,
     now: Stamp,
+    /// From one tick to the next.
+    step: u64,
     generation: u32,
     meter: Meter,
     ledger: Option<Ledger>,
@@ -97,6 +99,7 @@ impl World {
             allocations: Vec::new(),
             ended: Vec::new(),
             now,
+            step: SECOND,
             generation: 1,
             meter,
             ledger: Some(ledger),
@@ -242,10 +245,18 @@ impl World {
         self.run(1, make);
     }
 
-    /// Runs this many seconds with a frame each.
-    pub(crate) fn run(&mut self, seconds: u64, make: impl Fn(FrameBuilder) -> FrameBuilder) {
-        for _ in 0..seconds {
-            self.advance(SECOND);
+    /// From now on a tick is this many seconds after the last.
+    pub(crate) fn sample_every(&mut self, seconds: u64) {
+        self.step = seconds * SECOND;
+        let intervals = [Nanoseconds(self.step), Nanoseconds(self.step), Nanoseconds::from_seconds(60)];
+        let policy = Policy { intervals, ..policy(&self.standing, self.presence) };
+        self.meter.apply_policy(Arc::new(policy));
+    }
+
+    /// Runs this many ticks with a frame each.
+    pub(crate) fn run(&mut self, ticks: u64, make: impl Fn(FrameBuilder) -> FrameBuilder) {
+        for _ in 0..ticks {
+            self.advance(self.step);
             let frame = self.frame(&make);
             self.tick(vec![SamplerNews::Frame(Box::new(frame))]);
         }
