@@ -72,7 +72,7 @@ impl UnusedHoldings {
                 // Of the whole run, so at least that since the last use.
                 unknown: Nanoseconds(run.amounts.parts.unmeasured + run.amounts.parts.unavailable),
             };
-            let worked = is_work_by_power(run.amounts.energy_waiting, wait.length());
+            let worked = is_work_by_power(run.amounts.energy_waiting.into(), wait.length());
             (!worked).then(|| ((key.gpu_instance, key.workload.clone()), wait))
         });
         Self { waits: waits.collect(), ..Self::default() }
@@ -114,7 +114,7 @@ impl UnusedHoldings {
         if parts.unmeasured > 0 {
             return WindowUse::Unknown;
         }
-        let is_working = is_work_by_power(run.amounts.energy_waiting, window.to.since(window.from));
+        let is_working = is_work_by_power(run.amounts.energy_waiting.into(), window.to.since(window.from));
         match run.amounts.memory_byte_seconds {
             // All of it is lent, or nothing is held.
             _ if parts.idle == 0 || is_working => WindowUse::Other,

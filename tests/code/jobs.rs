@@ -26,9 +26,9 @@ fn trained(busy: u64) -> Value {
     })
 }
 
-fn workers(gpus: &[u32]) -> Value {
+fn pods(name: &str, gpus: &[u32]) -> Value {
     json!({
-        "holder": { "pod": { "namespace": "ml", "name": "ray-worker", "owner_kind": "RayCluster", "owner": "ray" } },
+        "holder": { "pod": { "namespace": "ml", "name": name, "owner_kind": "RayCluster", "owner": "ray" } },
         "gpus": gpus, "replicas": true, "memory_gib": 50, "from": "-2d 06:00", "to": "-2d 16:00",
         "activity": [{ "busy": 70 }]
     })
@@ -48,10 +48,10 @@ fn scenario() -> Value {
         "gpus": boards,
         "config": "node: {name: n1, cluster: zurich}\nattribution: {presence: false}\nprices: {currency: EUR, rates: [{gpu_hour: 2.00}]}\n",
         "history": { "nodes": [
-            { "workloads": [trained(90), workers(&[3])] },
+            { "workloads": [trained(90), pods("ray-head", &[3])] },
             { "config": node("n2"), "gpus": boards, "workloads": [trained(80), tasks],
               "failures": [{ "gpu": 0, "from": "-1d 09:00", "to": "-1d 09:10" }] },
-            { "config": node("n3"), "gpus": boards, "workloads": [trained(0), workers(&[2, 3])] }
+            { "config": node("n3"), "gpus": boards, "workloads": [trained(0), pods("ray-worker", &[2, 3])] }
         ] }
     })
 }
@@ -106,9 +106,9 @@ fn a_job_over_three_nodes_is_one_report_with_what_to_change() {
         notes(&job),
         [
             "2 of 6 GPUs never used",
-            "33 % idle after 12:00",
+            "idle after 2026-11-27 12:00 Z, for 33 % of its time",
             "at most 30 of 79 GiB of memory",
-            "n2 GPU 0 had a fault (xid_reboot) from 09:00"
+            "n2 GPU 0 had a fault (xid_reboot) from 2026-11-27 09:00 Z to 2026-11-27 09:10 Z"
         ]
     );
     let failed = &job.gpus[2];
@@ -149,11 +149,11 @@ fn an_array_is_one_report_with_its_tasks_and_a_task_or_the_job_of_its_number_is_
     let array = only(over_exports(&request(&[("job", "4800")])));
     let tasks: Vec<&str> = array.members.iter().map(|task| &*task.job).collect();
     assert_eq!((tasks, hours(array.total.held_ns)), (vec!["4800_1", "4800_2", "4800_3"], 6));
-    assert_eq!(notes(&array), ["3 of 3 tasks: 50 % idle after 02:00 (4800_3)"]);
+    assert_eq!(notes(&array), ["3 of 3 tasks: idle after 2026-11-27 02:00 Z, for 50 % of its time (4800_3)"]);
     let task = only(over_exports(&request(&[("job", "4800_2")])));
     assert_eq!(
         (hours(task.total.held_ns), task.members.len(), notes(&task)),
-        (2, 0, vec!["50 % idle after 02:00"])
+        (2, 0, vec!["idle after 2026-11-26 02:00 Z, for 50 % of its time"])
     );
     let raw = only(over_exports(&request(&[("slurm_job_id", "4800")])));
     assert_eq!((&*raw.job, hours(raw.total.held_ns)), ("4800_3", 2));
@@ -193,4 +193,21 @@ fn a_user_is_shown_his_jobs_of_his_cluster_and_nothing_of_others() {
         assert!(of(user, cluster, &[]).is_empty());
     }
     assert!(of("ada", "alpha", &[("job", "ml/ray")]).is_empty(), "pods are no user's of Slurm");
+}
+
+#[test]
+fn the_reports_of_the_document_are_what_the_command_prints() {
+    const DOCUMENT: &str = include_str!("../../docs/jobs.md");
+    let mut missing = String::new();
+    for id in ["4711", "4800", "ml/ray"] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpumeter"));
+        command.args(["job", id, "--exports", "exports"]).env("TZ", "UTC");
+        let ended = command.current_dir(WRITTEN.exports().parent().unwrap()).output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        let page = String::from_utf8(ended.stdout).unwrap();
+        let page: String = page.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+        let shown = format!("$ gpumeter job {id} --exports exports\n{page}```\n");
+        missing += if DOCUMENT.contains(&shown) { "" } else { &shown };
+    }
+    assert!(missing.is_empty(), "docs/jobs.md has not\n{missing}");
 }

@@ -151,3 +151,24 @@ fn the_nightly_batch_is_in_the_demand_and_weeks_tell_the_next_one() {
     let request = DemandRequest { pool: Some("a100".to_owned()), zone: TimeZone::UTC };
     assert!(Reader::open(&WRITTEN.ledger()).unwrap().demand(&request).is_err());
 }
+
+#[test]
+fn the_answer_of_the_document_is_what_the_command_prints() {
+    const DOCUMENT: &str = include_str!("../../docs/planning.md");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpumeter"));
+    command.args(["demand", "--exports", "exports"]).env("TZ", "UTC");
+    let ended = command.current_dir(WRITTEN.exports().parent().unwrap()).output().unwrap();
+    let page = String::from_utf8(ended.stdout).unwrap();
+    let lines: Vec<&str> = page.split_inclusive('\n').collect();
+    let place = |begin: &str| {
+        lines.iter().position(|line| line.starts_with(begin)).unwrap_or_else(|| panic!("{begin}: {page}"))
+    };
+    // Of the hours of the week only those of a day.
+    let (begin, end, below) = (place("hour"), place("Tue 00"), place("Sun 23") + 1);
+    let shown = format!(
+        "$ gpumeter demand --exports exports\n{}...\n{}```\n",
+        lines[..end].concat(),
+        lines[below..].concat()
+    );
+    assert!(begin < end && DOCUMENT.contains(&shown), "docs/planning.md has not\n{shown}");
+}

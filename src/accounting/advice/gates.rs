@@ -1,7 +1,7 @@
 //! What all rules demand before they say anything.
 
 use super::evidence::{IdleStretch, SlotRun};
-use crate::model::{DAY, Grade, Microjoules, Nanoseconds, Utc, WorkloadClass};
+use crate::model::{DAY, EnergySum, Grade, Nanoseconds, Utc, WorkloadClass};
 
 /// How much of the account advice looks at: four weeks, so that each hour of the week is in it as often.
 pub const PERIOD: Nanoseconds = Nanoseconds(28 * DAY.0);
@@ -18,7 +18,7 @@ const LEAST_SPAN: Nanoseconds = Nanoseconds(7 * DAY.0);
 const LEAST_HELD: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 
 /// A process that draws more than this above an idle board does something that no meter sees: a context alone draws up to 66 W.
-pub(super) const MOST_WATTS: u64 = 100;
+const MOST_WATTS: u128 = 100;
 
 const HALF_HOUR: Nanoseconds = Nanoseconds::from_seconds(30 * 60);
 const TWO_HOURS: Nanoseconds = Nanoseconds::from_seconds(2 * 3_600);
@@ -46,14 +46,14 @@ pub(super) const fn lasts(stretch: &IdleStretch, least: Nanoseconds) -> bool {
 }
 
 /// Whether power says that a process worked although no meter saw it.
-pub(super) const fn draws_power(stretch: &IdleStretch) -> bool {
-    is_work_by_power(stretch.waiting, stretch.length())
+pub(super) fn draws_power(stretch: &IdleStretch) -> bool {
+    is_work_by_power(stretch.waiting.into(), stretch.length())
 }
 
 /// Whether that energy above an idle board's, in that time, is of a process that worked.
-pub const fn is_work_by_power(waiting: Microjoules, length: Nanoseconds) -> bool {
+pub fn is_work_by_power(waiting: EnergySum, length: Nanoseconds) -> bool {
     // A watt is a microjoule per microsecond.
-    waiting.0 > MOST_WATTS * (length.0 / 1_000)
+    waiting.0 > MOST_WATTS * u128::from(length.0 / 1_000)
 }
 
 /// What was seen of a workload that recurs.

@@ -3,11 +3,12 @@
 
 use jiff::tz::TimeZone;
 
-use super::gates::{MOST_WATTS, grace_without_process, grace_without_use};
+use super::gates::{grace_without_process, grace_without_use, is_work_by_power};
 use crate::accounting::billing::{
-    BillRequest, Explanation, JobGpu, JobNote, JobReport, JobSummary, JobUsage, local_time, zone_of,
+    BillRequest, Explanation, GpuIncident, JobGpu, JobNote, JobReport, JobSummary, JobUsage, readable_time,
+    zone_of,
 };
-use crate::model::{EnergySum, LONGEST_PAUSE, Nanoseconds, STOPS_WORK, TimeSum, Utc, WorkloadClass};
+use crate::model::{LONGEST_PAUSE, Nanoseconds, STOPS_WORK, TimeSum, WorkloadClass};
 
 /// A shorter job, such as one that failed at its start, says nothing.
 const LEAST_RUN: Nanoseconds = Nanoseconds::from_seconds(30 * 60);
@@ -17,6 +18,9 @@ const LEAST_TAIL: Nanoseconds = Nanoseconds::from_seconds(10 * 60);
 
 /// Ranks of a job that goes on may start late.
 const LEAST_OPEN_RUN: Nanoseconds = Nanoseconds::from_seconds(86_400);
+
+/// Of what was used, but so little that it counts as unused.
+const HARDLY_USED: &str = "used for less than 1 % of the time";
 
 /// The findings of a health verdict by which a GPU was slowed.
 const HEAT: [(&str, &str); 3] = [
@@ -89,11 +93,6 @@ fn is_known(usage: &JobUsage) -> bool {
     (usage.held_ns.0 - usage.measured().0) * 20 <= usage.held_ns.0 && usage.held_ns.0 > 0
 }
 
-/// Whether power says that a process worked in a time although no meter saw it. A watt is a microjoule per microsecond.
-fn draws_power(energy: EnergySum, time: Nanoseconds) -> bool {
-    energy.0 > u128::from(MOST_WATTS * (time.0 / 1_000))
-}
-
 /// Whether a GPU was used for less than one percent of its time; none where that, or whether it was used at all, is not clear.
 fn is_unused(gpu: &JobGpu) -> Option<bool> {
     let usage = &gpu.usage;
@@ -105,7 +104,7 @@ fn is_unused(gpu: &JobGpu) -> Option<bool> {
         return Some(false);
     }
     let idle_since = usage.last_use.unwrap_or(usage.start);
-    let is_quiet = !draws_power(usage.waiting_after_use_uj, usage.end.since(idle_since));
+    let is_quiet = !is_work_by_power(usage.waiting_after_use_uj, usage.end.since(idle_since));
     (used * 100 < measured && is_quiet).then_some(true)
 }
 
@@ -121,9 +120,12 @@ fn never_used(job: &JobSummary) -> Option<FoundNote> {
     if !unused.iter().all(|is_unused| *is_unused) || length(&job.total) < add(least, job.resolution_ns) {
         return None;
     }
-    let text = match unused.len() {
-        1 => "its GPU was never used".to_owned(),
-        count => format!("none of its {count} GPUs was ever used"),
+    let is_zero = job.total.used_ns.0 == 0;
+    let text = match (unused.len(), is_zero) {
+        (1, true) => "its GPU was never used".to_owned(),
+        (1, false) => format!("its GPU was {HARDLY_USED}"),
+        (count, true) => format!("none of its {count} GPUs was ever used"),
+        (count, false) => format!("each of its {count} GPUs was {HARDLY_USED}"),
     };
     Some(FoundNote { kind: "never_used", text, weight: job.total.idle_ns.0 })
 }
@@ -140,7 +142,10 @@ fn unused_gpus(job: &JobSummary) -> Option<FoundNote> {
     if count == 0 || count == unused.len() || !is_even || length(total) < add(least, job.resolution_ns) {
         return None;
     }
-    let text = format!("{count} of {} GPUs never used", unused.len());
+    let own = job.gpus.iter().zip(&unused).filter(|(_, is_unused)| **is_unused);
+    let is_zero = own.map(|(gpu, _)| gpu.usage.used_ns.0).sum::<u128>() == 0;
+    let how = if is_zero { "never used" } else { HARDLY_USED };
+    let text = format!("{count} of {} GPUs {how}", unused.len());
     Some(FoundNote { kind: "unused_gpus", text, weight: count as u128 })
 }
 
@@ -166,13 +171,13 @@ fn idle_end(job: &JobSummary, zone: &TimeZone) -> Option<FoundNote> {
         let usage = &gpu.usage;
         let idle = usage.end.since(usage.last_use.unwrap_or(usage.start));
         usage.unknown_after_use_ns.0 * 20 <= u128::from(tail.0)
-            && !draws_power(usage.waiting_after_use_uj, idle)
+            && !is_work_by_power(usage.waiting_after_use_uj, idle)
     };
     if !job.gpus.iter().all(is_known) {
         return None;
     }
     let percent = u128::from(tail.0) * 100 / u128::from(length(total).0.max(1));
-    let text = format!("{percent} % idle after {}", moment(last, total, zone));
+    let text = format!("idle after {}, for {percent} % of its time", readable_time(last, zone));
     Some(FoundNote { kind: "idle_end", text, weight: percent })
 }
 
@@ -209,27 +214,25 @@ fn faults(job: &JobSummary, zone: &TimeZone) -> Vec<FoundNote> {
             if let Some(first) = own().map(|fault| fault.from).min() {
                 let minutes = time.0 / 60 / u128::from(Nanoseconds::SECOND.0);
                 let text =
-                    format!("{place} {words} for {minutes} min from {}", moment(first, &job.total, zone));
+                    format!("{place} {words} for {minutes} min from {} on", readable_time(first, zone));
                 found.push(FoundNote { kind: "heat", text, weight: time.0 });
             }
         }
         for fault in gpu.faults.iter().filter(|fault| STOPS_WORK.contains(&&*fault.kind)) {
-            let text =
-                format!("{place} had a fault ({}) from {}", fault.kind, moment(fault.from, &job.total, zone));
+            let text = format!("{place} had a fault ({}) {}", fault.kind, span(fault, gpu, zone));
             found.push(FoundNote { kind: "fault", text, weight: fault.to.since(fault.from).0.into() });
         }
     }
     found
 }
 
-/// A local time of a job: without its date where the job has one date alone.
-fn moment(at: Utc, total: &JobUsage, zone: &TimeZone) -> String {
-    let text = |at: Utc| local_time(at, zone);
-    let date = |text: &str| text.get(..10).unwrap_or_default().to_owned();
-    let of = text(at);
-    let minute = of.get(11..16).unwrap_or_default();
-    let is_one_date = date(&text(total.start)) == date(&text(Utc(total.end.0.saturating_sub(1))));
-    if is_one_date { minute.to_owned() } else { format!("{} {minute}", date(&of)) }
+/// From when to when a fault was, as far as the job had the GPU.
+fn span(fault: &GpuIncident, gpu: &JobGpu, zone: &TimeZone) -> String {
+    let from = readable_time(fault.from, zone);
+    if fault.to >= gpu.usage.end {
+        return format!("from {from} on");
+    }
+    format!("from {from} to {}", readable_time(fault.to, zone))
 }
 
 /// Whole GiB, of less than ten with one decimal.
@@ -283,8 +286,14 @@ mod tests {
     #[test]
     fn an_idle_end_is_told_from_its_last_use_and_not_where_it_was_not_measured_or_drew_power() {
         let busy = |last: u64, other: Value| vec![gpu(100, Some(last), &other)];
-        assert_eq!(texts("batch", &busy(120, json!({}))), ["33 % idle after 02:00"]);
-        assert_eq!(texts("interactive", &busy(59, json!({}))), ["67 % idle after 00:59"]);
+        assert_eq!(
+            texts("batch", &busy(120, json!({}))),
+            ["idle after 2026-11-01 02:00 Z, for 33 % of its time"]
+        );
+        assert_eq!(
+            texts("interactive", &busy(59, json!({}))),
+            ["idle after 2026-11-01 00:59 Z, for 67 % of its time"]
+        );
         // Near misses: a shorter end, a session within its grace, and one that nobody knows the use of.
         assert_eq!(texts("batch", &busy(150, json!({}))), NOTHING);
         assert_eq!(texts("interactive", &busy(70, json!({}))), NOTHING);
@@ -298,7 +307,11 @@ mod tests {
         );
         // Over exports, the end may be a quarter hour earlier.
         let two = vec![gpu(100, Some(120), &json!({})), gpu(90, Some(140), &json!({"uuid": "GPU-1"}))];
-        assert_eq!(texts("batch", &two), ["22 % idle after 02:20"], "the last use of any of its GPUs");
+        assert_eq!(
+            texts("batch", &two),
+            ["idle after 2026-11-01 02:20 Z, for 22 % of its time"],
+            "the last use of any of its GPUs"
+        );
     }
 
     #[test]
@@ -314,6 +327,16 @@ mod tests {
         assert_eq!(two(json!({"start": at(60), "held_ns": 120 * MINUTE, "idle_ns": 120 * MINUTE})), NOTHING);
         assert_eq!(texts("batch", &[idle(json!({}))]), ["its GPU was never used"]);
         assert_eq!(texts("batch", &[idle(json!({})), idle(json!({}))]), ["none of its 2 GPUs was ever used"]);
+        let hardly = || idle(json!({"used_ns": MINUTE, "idle_ns": 179 * MINUTE, "last_use": at(1)}));
+        assert_eq!(
+            two(json!({"used_ns": MINUTE, "last_use": at(1)})),
+            ["2 of 3 GPUs used for less than 1 % of the time"]
+        );
+        assert_eq!(texts("batch", &[hardly()])[0], "its GPU was used for less than 1 % of the time");
+        assert_eq!(
+            texts("batch", &[hardly(), hardly()])[0],
+            "each of its 2 GPUs was used for less than 1 % of the time"
+        );
         assert_eq!(texts("service", &[idle(json!({}))]), NOTHING);
     }
 
@@ -332,12 +355,13 @@ mod tests {
     #[test]
     fn heat_and_faults_are_told_and_errors_of_the_application_are_not() {
         let fault = |kind: &str, from: u64, to: u64| json!({"from": at(from), "to": at(to), "kind": kind, "code": null});
-        let faults = json!({"faults": [fault("hw_thermal", 60, 90), fault("nvlink_down", 95, 100), fault("xid_application", 100, 101)]});
+        let faults = json!({"faults": [fault("hw_thermal", 60, 90), fault("nvlink_down", 95, 100), fault("xid_application", 100, 101), fault("nvlink_down", 170, 180)]});
         assert_eq!(
             texts("batch", &[gpu(170, Some(175), &faults)]),
             [
-                "GPU 0 slowed by its temperature for 30 min from 01:00",
-                "GPU 0 had a fault (nvlink_down) from 01:35"
+                "GPU 0 slowed by its temperature for 30 min from 2026-11-01 01:00 Z on",
+                "GPU 0 had a fault (nvlink_down) from 2026-11-01 01:35 Z to 2026-11-01 01:40 Z",
+                "GPU 0 had a fault (nvlink_down) from 2026-11-01 02:50 Z on"
             ]
         );
     }

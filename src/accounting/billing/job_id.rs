@@ -1,6 +1,6 @@
 //! The id of a job: of Slurm as its commands print it, `4711` (also a whole array), `4711_3` (task 3 of a job array), `4711+1`
 //! (component 1 of a heterogeneous job), each with `.0` or `.batch` for one step; of Kubernetes `ml/train-0` for a pod or for what
-//! controls pods, or with its kind `RayCluster/ml/train`.
+//! controls pods, or with its kind `ml/RayCluster/train`.
 
 use std::fmt;
 
@@ -50,7 +50,7 @@ impl JobId {
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         const FORMS: &str = "not a job id; write the number of a job or of a job array as 4711, a task of an array as 4711_3, a component \
                              of a heterogeneous job as 4711+1, a step of one as 4711.0 or 4711.batch, and a pod or what controls pods as \
-                             NAMESPACE/NAME or KIND/NAMESPACE/NAME";
+                             NAMESPACE/NAME or NAMESPACE/KIND/NAME";
         if text.contains('/') {
             let job = parse_pods(text).ok_or(FORMS)?;
             return Ok(Self { text: text.to_owned(), job, step: None });
@@ -108,6 +108,12 @@ impl JobId {
         self.step.is_none() || label(line, Fact::SlurmStep) == self.step.as_deref()
     }
 
+    /// The id of what has that kind; none of a job of Slurm.
+    pub(super) fn with_kind(&self, kind: &str) -> Option<String> {
+        let JobName::Pods { namespace, name, .. } = &self.job else { return None };
+        (!kind.is_empty()).then(|| format!("{kind}/{namespace}/{name}"))
+    }
+
     /// The kind of what the id names in a line of Kubernetes: `Pod`, or that of the pod's controller.
     pub fn kind_of<'a>(&self, line: &'a BillLine) -> Option<&'a str> {
         let JobName::Pods { kind, namespace, name } = &self.job else { return None };
@@ -135,11 +141,16 @@ fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// Reads `NAMESPACE/NAME` or `KIND/NAMESPACE/NAME`; none where these cannot be names of Kubernetes.
+/// Reads `NAMESPACE/NAME` or `NAMESPACE/KIND/NAME`, or the name of a job in JSON, `KIND/NAMESPACE/NAME`: kinds have capitals, and
+/// namespaces have none. None where these cannot be names of Kubernetes.
 fn parse_pods(text: &str) -> Option<JobName> {
     let parts: Vec<&str> = text.split('/').collect();
+    let has_capital = |part: &str| part.bytes().any(|byte| byte.is_ascii_uppercase());
     let (kind, namespace, name) = match *parts {
         [namespace, name] => (None, namespace, name),
+        [namespace, kind, name] if has_capital(kind) && !has_capital(namespace) => {
+            (Some(kind), namespace, name)
+        }
         [kind, namespace, name] => (Some(kind), namespace, name),
         _ => return None,
     };
@@ -174,7 +185,7 @@ mod tests {
                 Ok((id.to_owned(), true))
             );
         }
-        for id in ["ml/train-0", "RayCluster/ml/train", "job/team-a/x.y"] {
+        for id in ["ml/train-0", "ml/RayCluster/train", "RayCluster/ml/train", "job/team-a/x.y"] {
             assert_eq!(
                 JobId::parse(id).map(|id| (id.to_string(), id.is_of_slurm())),
                 Ok((id.to_owned(), false))
@@ -205,6 +216,7 @@ mod tests {
             "ml/a\nb",
             "ml/%2e",
             "Ray-Cluster/ml/x",
+            "ML/RayCluster/x",
             "ml/a\u{202e}b",
             &long,
         ] {
@@ -236,11 +248,18 @@ mod tests {
         ];
         let worker = line(&of_ray);
         let kind = |id: &str, line: &BillLine| JobId::parse(id).unwrap().kind_of(line).map(str::to_owned);
-        let found = ["ml/ray", "raycluster/ml/ray", "ml/ray-worker-x", "Pod/ml/ray", "Job/ml/ray", "x/ray"];
+        let found = [
+            "ml/ray",
+            "raycluster/ml/ray",
+            "ml/RayCluster/ray",
+            "ml/Pod/ray-worker-x",
+            "ml/Job/ray",
+            "x/ray",
+        ];
         let of = |kind: &str| Some(kind.to_owned());
         assert_eq!(
             found.map(|id| kind(id, &worker)),
-            [of("RayCluster"), of("RayCluster"), of("Pod"), None, None, None]
+            [of("RayCluster"), of("RayCluster"), of("RayCluster"), of("Pod"), None, None]
         );
         assert!(!names("ml/ray", &task));
         // A pod that has the name of its controller.

@@ -181,10 +181,8 @@ pub fn jobs(explanation: &Explanation, id: Option<&JobId>) -> Vec<JobSummary> {
     }
     let jobs = groups.into_iter().map(|((_, kind), lines)| {
         let mut job = JobSummary::new(id.to_string(), explanation, &lines);
-        if !kind.is_empty() {
-            let name = id.to_string();
-            let name = name.splitn(3, '/').collect::<Vec<_>>();
-            job.job = format!("{kind}/{}", name[name.len().saturating_sub(2)..].join("/"));
+        if let Some(name) = id.with_kind(kind) {
+            job.job = name;
         }
         job.lines = lines.into_iter().map(|line| line.line.clone()).collect();
         job

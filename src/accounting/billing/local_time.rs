@@ -11,6 +11,12 @@ pub fn local_time(at: Utc, zone: &TimeZone) -> String {
     Timestamp::from(at).to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
 }
 
+/// Local time to the minute, as a person reads it: `2026-11-01 00:00 +01:00`.
+pub fn readable_time(at: Utc, zone: &TimeZone) -> String {
+    let offset = if *zone == TimeZone::UTC { "Z" } else { "%:z" };
+    Timestamp::from(at).to_zoned(zone.clone()).strftime(&format!("%Y-%m-%d %H:%M {offset}")).to_string()
+}
+
 pub fn local_date(at: Utc, zone: &TimeZone) -> String {
     local_time(at, zone).chars().take("2026-11-01".len()).collect()
 }

@@ -69,7 +69,7 @@ pub use job_usage::JobUsage;
 pub use json::{BillsJson, bills_from_json, print_money};
 pub(crate) use json::{optional_money, optional_time, time};
 pub use line_filter::LineFilter;
-pub use local_time::{day_begin, days_between, local_date, local_time, zone_name, zone_of};
+pub use local_time::{day_begin, days_between, local_date, local_time, readable_time, zone_name, zone_of};
 pub use money::{ExactMoney, MoneyOverflow, SumOverflow, round_together};
 pub use month::{DifferingBudgets, Month, StatedBudget, StatedBudgets, TenantBudget, list_first};
 pub use pricing::{LineCharge, LinePrices, PricedSpan, SlotRates};

@@ -2,11 +2,10 @@
 
 use jiff::tz::TimeZone;
 
-use super::job_report::local;
 use super::text::{begin, counted, in_words, seconds, trimmed, unit};
 use crate::accounting::billing::{
     Bill, BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineRates, LineSpan,
-    MissingReasons, RateKind, Tenancy, TenantBasis, print_money, zone_of,
+    MissingReasons, RateKind, Tenancy, TenantBasis, print_money, readable_time, zone_of,
 };
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 use crate::cli::wrap;
@@ -19,7 +18,7 @@ pub(super) fn report(subject: &str, explanation: &Explanation) -> Report {
     let mut report = begin(&explanation.bill);
     report.head.insert(0, std::mem::replace(&mut report.title, shown(subject).into_owned()));
     report.marks.extend(explanation.quarter_hours_until.map(|until| {
-        format!("before {} only quarter hours are kept: times there are theirs", local(until, &zone))
+        format!("before {} only quarter hours are kept: times there are theirs", readable_time(until, &zone))
     }));
     report.parts.extend(explanation.lines.iter().map(|line| explain_line(line, explanation, &zone)));
     let lines = &explanation.lines;
@@ -101,8 +100,9 @@ pub(super) fn price_entries(of: &Priced, bill: &Bill, zone: &TimeZone) -> Vec<(&
     entries.extend(time.map(|rate| ("rate", rate_text(rate, currency, of.first, zone))));
     let terms = bill.terms.iter().find(|terms| Some(terms.id) == of.rates.terms);
     entries.extend(terms.map(|terms| {
-        let since = terms.since.map(|at| format!(", since {}", local(at, zone))).unwrap_or_default();
-        let recorded = terms.recorded.map(|at| format!(", recorded {}", local(at, zone))).unwrap_or_default();
+        let since = terms.since.map(|at| format!(", since {}", readable_time(at, zone))).unwrap_or_default();
+        let recorded =
+            terms.recorded.map(|at| format!(", recorded {}", readable_time(at, zone))).unwrap_or_default();
         ("terms", format!("{}, for {}{since}{recorded}", terms.terms, shown(&terms.tenant)))
     }));
     let energy = rate(of.rates.energy).zip(of.energy);
@@ -161,12 +161,13 @@ fn slices(of: &Priced, kind: RateKind) -> String {
 fn rate_text(rate: &BillRate, currency: &str, used_from: Option<Utc>, zone: &TimeZone) -> String {
     let selector = rate.selector.describe();
     let selector = if selector.is_empty() { "every GPU".to_owned() } else { selector.join(", ") };
-    let begin = rate.since.map_or_else(|| "always".to_owned(), |at| format!("from {}", local(at, zone)));
-    let end = rate.until.map(|at| format!(" to {}", local(at, zone))).unwrap_or_default();
+    let begin =
+        rate.since.map_or_else(|| "always".to_owned(), |at| format!("from {}", readable_time(at, zone)));
+    let end = rate.until.map(|at| format!(" to {}", readable_time(at, zone))).unwrap_or_default();
     let recorded = rate.recorded.map(|recorded| {
         let is_late = used_from.is_some_and(|from| recorded.floor(MINUTE) > from);
         let late = if is_late { ", after the time that it prices" } else { "" };
-        format!(", recorded {}{late}", local(recorded, zone))
+        format!(", recorded {}{late}", readable_time(recorded, zone))
     });
     format!(
         "{}, class {}, for {selector}, in force {begin}{end}{}",
@@ -178,8 +179,9 @@ fn rate_text(rate: &BillRate, currency: &str, used_from: Option<Utc>, zone: &Tim
 
 /// When the holder was first stored, and when it says that it began.
 fn recorded(line: &ExplainedLine, zone: &TimeZone) -> String {
-    let first = line.first_seen.map(|at| format!("first stored {}", local(at, zone)));
-    let started = line.started.map(|at| format!("its scheduler says that it began {}", local(at, zone)));
+    let first = line.first_seen.map(|at| format!("first stored {}", readable_time(at, zone)));
+    let started =
+        line.started.map(|at| format!("its scheduler says that it began {}", readable_time(at, zone)));
     [first, started].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
@@ -196,7 +198,7 @@ fn grant_text(spans: &[&LineSpan], zone: &TimeZone) -> String {
     let stretches = spans.chunk_by(|one, next| one.to == next.from).count();
     let stretches = if stretches > 1 { format!(" in {stretches} stretches") } else { String::new() };
     let sources: Vec<&str> = first.granted_by.iter().map(|source| source.name()).collect();
-    let (from, to) = (local(first.from, zone), local(last.to, zone));
+    let (from, to) = (readable_time(first.from, zone), readable_time(last.to, zone));
     format!("{from} to {to}{stretches}, granted by {}", sources.join(" and "))
 }
 
@@ -211,8 +213,8 @@ fn missing_text(line: &ExplainedLine, missing: &MissingReasons, zone: &TimeZone)
     format!(
         "{}rules and faults from {} to {} are not in the files; on {}: gpumeter explain {} --from {from} --to {to}",
         if grants { "grants, " } else { "" },
-        local(*from, zone),
-        local(*to, zone),
+        readable_time(*from, zone),
+        readable_time(*to, zone),
         shown(node),
         in_shell(holder.name())
     )
@@ -230,7 +232,7 @@ fn tenancy_text(tenant: &str, tenancy: &Tenancy, zone: &TimeZone) -> String {
     let version = tenancy.version.as_ref().map_or_else(
         || "there were no tenant rules".to_owned(),
         |version| {
-            let [begin, recorded] = [version.begin, version.recorded].map(|at| local(at, zone));
+            let [begin, recorded] = [version.begin, version.recorded].map(|at| readable_time(at, zone));
             let begin =
                 if version.begin == Utc(0) { String::new() } else { format!(" in force from {begin},") };
             format!("version {} of the rules,{begin} recorded {recorded}", version.id)
@@ -247,7 +249,11 @@ fn tenancy_text(tenant: &str, tenancy: &Tenancy, zone: &TimeZone) -> String {
         TenantBasis::Workload => format!("{unmatched}by its workload id"),
         TenantBasis::Reserved => return format!("{tenant}, which is reserved and which no rule changes"),
     };
-    format!("{tenant} from {} to {}: {basis}; {version}", local(tenancy.from, zone), local(tenancy.to, zone))
+    format!(
+        "{tenant} from {} to {}: {basis}; {version}",
+        readable_time(tenancy.from, zone),
+        readable_time(tenancy.to, zone)
+    )
 }
 
 /// What the holder was for, and which rule says so.
@@ -294,7 +300,7 @@ fn span_table(spans: &[LineSpan], zone: &TimeZone) -> ReportTable {
     };
     let columns = [
         Column::new("  from", CellUnit::Text, |span: &LineSpan| {
-            format!("  {}", local(span.from, zone)).into()
+            format!("  {}", readable_time(span.from, zone)).into()
         }),
         Column::new("minutes", CellUnit::Number, |span: &LineSpan| {
             ReportCell::Amount((span.to.since(span.from).0 / MINUTE.0).into())
@@ -313,7 +319,7 @@ fn span_table(spans: &[LineSpan], zone: &TimeZone) -> ReportTable {
 }
 
 fn explain_gpu(gpu: &GpuRecord, lines: &[ExplainedLine], zone: &TimeZone) -> String {
-    let span = |from: Utc, to: Utc| format!("{} to {}", local(from, zone), local(to, zone));
+    let span = |from: Utc, to: Utc| format!("{} to {}", readable_time(from, zone), readable_time(to, zone));
     let mut notes: Vec<String> = Vec::new();
     for event in &gpu.events {
         let meaning = match event.kind {
@@ -339,7 +345,12 @@ fn explain_gpu(gpu: &GpuRecord, lines: &[ExplainedLine], zone: &TimeZone) -> Str
     let more = gpu.incidents.len().saturating_sub(MOST_SPANS);
     notes.extend((more > 0).then(|| format!("and {more} more faults than these; --json has all")));
     notes.extend(gpu.xids.iter().map(|xid| {
-        format!("XID {}: last {}, {} in all since counting began", xid.xid, local(xid.last, zone), xid.count)
+        format!(
+            "XID {}: last {}, {} in all since counting began",
+            xid.xid,
+            readable_time(xid.last, zone),
+            xid.count
+        )
     }));
     let own = lines.iter().filter(|line| line.line.gpu.uuid == gpu.gpu.uuid);
     if own.flat_map(|line| &line.elsewhere).next().is_some() {
@@ -354,11 +365,12 @@ fn explain_gpu(gpu: &GpuRecord, lines: &[ExplainedLine], zone: &TimeZone) -> Str
 /// Steps of the clock and boots, which move no time.
 fn clocks(explanation: &Explanation, zone: &TimeZone) -> Option<String> {
     let steps = explanation.clock_steps.iter().map(|step| {
-        let (at, seconds) = (local(step.at, zone), print_money(Money(step.step_ns.into())));
+        let (at, seconds) = (readable_time(step.at, zone), print_money(Money(step.step_ns.into())));
         format!("{at}: the wall clock stepped to {seconds} s beside the account's time")
     });
     let boots = explanation.boots.iter();
-    let boots = boots.map(|boot| format!("{}: the agent was first there after a boot", local(boot.at, zone)));
+    let boots =
+        boots.map(|boot| format!("{}: the agent was first there after a boot", readable_time(boot.at, zone)));
     let notes: String = boots.chain(steps).map(|note| format!("  {note}\n")).collect();
     (!notes.is_empty()).then(|| format!("Node\n{notes}"))
 }

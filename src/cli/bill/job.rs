@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::{BillSource, Failure, job_list, job_report, job_sum, json_text, print, print_data};
 use crate::accounting::advice::add_notes;
-use crate::accounting::billing::{JobId, JobReport, JobSummary};
+use crate::accounting::billing::{JobId, JobReport, JobSummary, readable_time};
 use crate::cli::agent::RunningAgent;
 use crate::cli::report::text;
 use crate::config;
@@ -25,7 +25,7 @@ const URL_VARIABLE: &str = "GPUMETER_URL";
 pub(in crate::cli) struct JobCommand {
     /// The number of a Slurm job such as 4711, which is a whole array where one has it; 4711_3 for a task of an array, 4711+1 for a
     /// component of a heterogeneous job, and .0 or .batch after it for one step. Or NAMESPACE/NAME, for a pod or for what controls pods,
-    /// such as a Job, RayCluster or PyTorchJob; KIND/NAMESPACE/NAME where several have the name. Without it, the jobs of Slurm are listed.
+    /// such as a Job, RayCluster or PyTorchJob; NAMESPACE/KIND/NAME where several have the name. Without it, the jobs of Slurm are listed.
     #[arg(value_name = "ID", value_parser = JobId::parse)]
     id: Option<JobId>,
     /// List the jobs of that user of Slurm.
@@ -105,7 +105,7 @@ impl JobCommand {
             return Err(Failure::wrong("--raw: give the number of a job alone, as SLURM_JOB_ID has it"));
         }
         let report = self.report(Some(id))?;
-        let searched = [report.from, report.to].map(|at| job_report::local(at, &report.zone()));
+        let searched = [report.from, report.to].map(|at| readable_time(at, &report.zone()));
         let mut jobs = report.jobs;
         if jobs.len() > 1 {
             return Err(ambiguous(id, &jobs));
@@ -152,9 +152,9 @@ impl JobCommand {
 
 /// Several clusters, or kinds of controllers, have that id.
 fn ambiguous(id: &JobId, jobs: &[JobSummary]) -> Failure {
-    let names: BTreeSet<&str> = jobs.iter().map(|job| &*job.job).collect();
+    let names: BTreeSet<String> = jobs.iter().map(|job| job_report::printed_name(&job.job)).collect();
     if names.len() > 1 {
-        let names = super::text::list_names(names.into_iter());
+        let names = super::text::list_names(names.iter().map(String::as_str));
         return Failure::wrong(format!("several have the name {id}: {names}; give one of these"));
     }
     let is_cluster = |label: &&(String, String)| label.0 == Fact::SlurmCluster.label();

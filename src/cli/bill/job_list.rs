@@ -1,13 +1,13 @@
 //! `gpumeter job --user`: the Slurm jobs of a period, a line each.
 
-use super::job_report::{UsageRow, accounted_until, gpu_count, local, notes, only, usage_columns};
-use crate::accounting::billing::{JobReport, JobSummary, JobUsage, zone_of};
+use super::job_report::{UsageRow, accounted_until, gpu_count, notes, only, usage_columns};
+use crate::accounting::billing::{JobReport, JobSummary, JobUsage, readable_time, zone_of};
 use crate::cli::report::{Column, Report, ReportPart, ReportTable};
 use crate::model::{Fact, Utc};
 
 pub(super) fn report(found: &JobReport) -> Report {
     let zone = found.zone();
-    let [from, to] = [found.from, found.to].map(|at| local(at, &zone));
+    let [from, to] = [found.from, found.to].map(|at| readable_time(at, &zone));
     let jobs = &found.jobs;
     let (simulated, example) =
         (jobs.iter().any(|job| job.simulated), jobs.iter().any(|job| job.example_prices));
@@ -33,7 +33,7 @@ fn table(jobs: &[JobSummary]) -> ReportTable {
         values.map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(",")
     };
     let minute = |job: &JobSummary, at: Utc| {
-        let time = local(at, &zone_of(&job.time_zone));
+        let time = readable_time(at, &zone_of(&job.time_zone));
         time.get(..16).unwrap_or(&time).to_owned()
     };
     let rows = jobs.iter().map(|job| {

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::text::{list_names, made_up, readable};
-use crate::accounting::billing::{GpuIncident, JobGpu, JobSummary, JobUsage, zone_of};
+use super::text::{list_names, made_up};
+use crate::accounting::billing::{GpuIncident, JobGpu, JobSummary, JobUsage, readable_time, zone_of};
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
+use crate::cli::wrap;
 use crate::model::{MINUTE, TimeSum, Utc, shown};
 
 /// A job, or a part of one, in a table.
@@ -29,8 +29,8 @@ impl<'a> UsageRow<'a> {
 pub(super) fn report(summary: &JobSummary) -> Report {
     let zone = zone_of(&summary.time_zone);
     let nodes = list_names(summary.nodes.iter().map(|node| node_name(node)));
-    let gpus = gpu_table(summary);
-    let legend = gpus.legend();
+    let (gpus, steps) = (gpu_table(summary), step_table(summary, &zone));
+    let mut legend = gpus.legend();
     let table = |table: ReportTable| ReportPart::Table(String::new(), table);
     let mut parts: Vec<ReportPart> = Vec::new();
     if !summary.notes.is_empty() {
@@ -42,14 +42,15 @@ pub(super) fn report(summary: &JobSummary) -> Report {
         parts.push(table(member_table(summary, &zone)));
     }
     if !summary.steps.is_empty() {
-        parts.push(table(step_table(summary, &zone)));
+        legend.extend(steps.legend().pop());
+        parts.push(table(steps));
     }
     if summary.gpus.iter().any(|gpu| !gpu.faults.is_empty()) {
         parts.push(table(fault_table(summary, &zone)));
     }
     parts.push(accounted_until(std::slice::from_ref(summary), &zone));
     Report {
-        title: format!("Job {} on {nodes}", shown(&summary.job)),
+        title: format!("Job {} on {nodes}", shown(&printed_name(&summary.job))),
         head: head(summary, &zone),
         marks: made_up(summary.simulated, summary.example_prices),
         parts,
@@ -67,12 +68,12 @@ fn head(summary: &JobSummary, zone: &TimeZone) -> Vec<String> {
     let of_kubernetes = summary.job.contains('/');
     let word = if of_kubernetes { "pods" } else { "tasks" };
     let tasks = (tasks > 0).then(|| (word.to_owned(), tasks.to_string()));
-    let end = local(summary.total.end, zone);
+    let end = readable_time(summary.total.end, zone);
     let end = if summary.goes_on() { end + ", the end of the account" } else { end };
     let length = summary.total.end.since(summary.total.start).0 / MINUTE.0;
     let class = ("class".to_owned(), summary.class.name().to_owned());
     let times = [
-        ("start".to_owned(), local(summary.total.start, zone)),
+        ("start".to_owned(), readable_time(summary.total.start, zone)),
         ("end".to_owned(), end),
         ("length".to_owned(), format!("{} h {:02} min", length / 60, length % 60)),
     ];
@@ -85,29 +86,38 @@ pub(super) fn notes(summary: &JobSummary) -> impl Iterator<Item = String> {
     summary.notes.iter().map(|note| shown(&note.text).into_owned())
 }
 
-/// Says which times are in the tables of jobs, and up to when their nodes are settled.
+/// Says whether all of the jobs is accounted for, up to when their nodes are, and which times are in the tables.
 pub(super) fn accounted_until(jobs: &[JobSummary], zone: &TimeZone) -> ReportPart {
     let ends: BTreeMap<&str, Utc> =
         jobs.iter().flat_map(|job| job.settled.iter().map(|node| (&*node.node, node.until))).collect();
     let first = jobs.iter().map(|job| job.accounted_until).min().unwrap_or_default();
     let until = match ends.values().all(|end| *end == first) {
-        true => local(first, zone),
+        true => readable_time(first, zone),
         false => {
-            let ends =
-                ends.iter().map(|(node, end)| format!("{} {}", shown(node_name(node)), local(*end, zone)));
+            let ends = ends
+                .iter()
+                .map(|(node, end)| format!("{} {}", shown(node_name(node)), readable_time(*end, zone)));
             ends.collect::<Vec<_>>().join(", ")
         }
     };
     let is_coarse = jobs.iter().any(|job| job.resolution_ns > MINUTE);
     let grid = if is_coarse { "quarter hours" } else { "minutes" };
-    ReportPart::Note(format!("accounted until {until}; start and end are those of whole {grid}\n"))
+    let open = jobs.iter().filter(|job| job.goes_on()).count();
+    let state = match (open, jobs.len()) {
+        (0, _) => "complete on all nodes that reported".to_owned(),
+        (_, 1) => "not complete: it may go on where the account ends".to_owned(),
+        (open, all) => format!("{open} of {all} jobs not complete: they may go on where the account ends"),
+    };
+    let note = format!("{state}; accounted until {until}; start and end are those of whole {grid}");
+    ReportPart::Note(wrap("", &note))
 }
 
-/// Local time, to the minute.
-pub(super) fn local(at: Utc, zone: &TimeZone) -> String {
-    let time = Timestamp::from(at).to_zoned(zone.clone());
-    let format = if *zone == TimeZone::UTC { "%Y-%m-%dT%H:%M:%SZ" } else { "%Y-%m-%dT%H:%M:%S%:z" };
-    readable(&time.strftime(format).to_string())
+/// The name of a job. That of what controls pods is `KIND/NAMESPACE/NAME` in JSON; people read it as in advice.
+pub(super) fn printed_name(job: &str) -> String {
+    match *job.split('/').collect::<Vec<_>>() {
+        [kind, namespace, name] => format!("{namespace}/{kind}/{name}"),
+        _ => job.to_owned(),
+    }
 }
 
 pub(super) fn node_name(node: &str) -> &str {
@@ -134,15 +144,25 @@ fn gpu_table(summary: &JobSummary) -> ReportTable {
 
 fn step_table(summary: &JobSummary, zone: &TimeZone) -> ReportTable {
     let rows = summary.steps.iter().map(|step| UsageRow {
-        names: vec![step.step.clone(), local(step.usage.start, zone), local(step.usage.end, zone)],
+        names: vec![
+            step.step.clone(),
+            readable_time(step.usage.start, zone),
+            readable_time(step.usage.end, zone),
+        ],
         gpus: step.gpus.to_string(),
         ..UsageRow::of(&step.usage)
     });
     let rows: Vec<UsageRow<'_>> = rows.collect();
     let mut columns = Column::names(&["step", "start", "end"], |row: &UsageRow<'_>| &row.names);
     columns.push(gpu_count());
-    columns.extend(only(&["used h", "activity", "peak GiB", "kWh"], usage_columns(None)));
+    columns.extend(only(&["used h", "activity", "peak GiB"], usage_columns(None)));
+    let energy = Column::new("own kWh", CellUnit::Kwh, energy);
+    columns.push(energy.help("energy of the processes of a step; what is idle of a board is the job's"));
     ReportTable::new(columns, &rows, None)
+}
+
+fn energy(row: &UsageRow<'_>) -> ReportCell {
+    row.usage.energy_uj.map_or(ReportCell::Unknown, |energy| ReportCell::Amount(energy.0.cast_signed()))
 }
 
 /// A row for each task of an array, or pod.
@@ -150,7 +170,11 @@ fn member_table(summary: &JobSummary, zone: &TimeZone) -> ReportTable {
     let rows = summary.members.iter().map(|member| {
         let usage = &member.total;
         UsageRow {
-            names: vec![shown(&member.job).into_owned(), local(usage.start, zone), local(usage.end, zone)],
+            names: vec![
+                shown(&member.job).into_owned(),
+                readable_time(usage.start, zone),
+                readable_time(usage.end, zone),
+            ],
             gpus: member.gpus.len().to_string(),
             ..UsageRow::of(usage)
         }
@@ -172,7 +196,7 @@ fn fault_table(summary: &JobSummary, zone: &TimeZone) -> ReportTable {
         let code = |fault: &GpuIncident| fault.code.map(|code| format!(" {code}")).unwrap_or_default();
         let row = move |fault: &GpuIncident| {
             let kind = format!("{}{}", shown(&fault.kind), code(fault));
-            vec![name.clone(), local(fault.from, zone), local(fault.to, zone), kind]
+            vec![name.clone(), readable_time(fault.from, zone), readable_time(fault.to, zone), kind]
         };
         gpu.faults.iter().map(row).collect::<Vec<_>>()
     });
@@ -205,22 +229,21 @@ pub(super) fn usage_columns<'a>(currency: Option<&str>) -> Vec<Column<'a, UsageR
         hours("used h", |usage| usage.used_ns)
             .always()
             .help("all use by the job, within its holdings or not"),
-        hours("lent h", |usage| usage.lent_ns).always(),
-        hours("idle h", |usage| usage.idle_ns).always(),
-        hours("unmeasured h", |usage| usage.unmeasured_ns),
-        hours("unavailable h", |usage| usage.unavailable_ns),
+        hours("lent h", |usage| usage.lent_ns).help("held by the job, and used by others"),
+        hours("idle h", |usage| usage.idle_ns).always().help("held by the job, and used by nobody"),
+        hours("unmeasured h", |usage| usage.unmeasured_ns)
+            .help("held while nobody knows whether it was used"),
+        hours("unavailable h", |usage| usage.unavailable_ns)
+            .help("held while the GPU was lost or had failed; it is not charged"),
         number("efficiency", |usage| percent(usage.efficiency))
-            .help("held and used time of all steps / held and measured time"),
+            .help("how much of the held and measured GPU time was used"),
         number("activity", |usage| percent(usage.activity))
-            .help("busy time / measured GPU time, in the minutes in which it was there throughout"),
+            .help("how busy it kept its GPUs, in the minutes in which it was there throughout"),
         Column::new("peak GiB", CellUnit::Number, |row: &UsageRow<'_>| peak(row).into())
-            .help("most memory on one GPU in a tick, of all that it has"),
-        Column::new("kWh", CellUnit::Kwh, |row: &UsageRow<'_>| {
-            row.usage
-                .energy_uj
-                .map_or(ReportCell::Unknown, |energy| ReportCell::Amount(energy.0.cast_signed()))
-        })
-        .always(),
+            .help("most memory on one GPU at a time, of all that it has"),
+        Column::new("kWh", CellUnit::Kwh, energy)
+            .always()
+            .help("energy of what it held and used: that of its processes, and its part of the idle boards"),
     ];
     columns.extend(currency.map(|currency| {
         Column::new(currency, CellUnit::Money, |row: &UsageRow<'_>| {

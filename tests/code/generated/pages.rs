@@ -116,7 +116,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("gpumeter-job", "gpumeter job 4711_3 --json", "A task of a job array, exact."),
     (
         "gpumeter-job",
-        "gpumeter job RayCluster/ml/train --exports fleet",
+        "gpumeter job ml/RayCluster/train --exports fleet",
         "The pods of a RayCluster on all nodes.",
     ),
     (

@@ -47,10 +47,11 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
     if !recurrence.is_enough(known.evidence.to) {
         return None;
     }
-    let mut stretches = Vec::new();
+    let (mut stretches, mut used) = (Vec::new(), Nanoseconds(0));
     for (run, places) in &unused {
         for place in places.iter().take(least) {
             let (slot, evidence, of_slot) = run.slots[*place];
+            used += of_slot.used;
             let free = known.free(run.key, slot, evidence);
             let parts = free.filter_map(|stretch| stretch.between(of_slot.begin, of_slot.end));
             stretches.extend(parts.map(|stretch| FoundStretch { key: run.key, slot, stretch }));
@@ -59,7 +60,8 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
     let of = unused.last().map_or(0, |(run, _)| run.slots.len());
     let is_mig = stretches.iter().any(|found| found.slot.gpu_instance.is_some());
     let noun = if is_mig { "MIG instances" } else { "GPUs" };
-    let what = format!("{least} of {of} {noun} were never used, in {}", counted(recurrence.runs, "run"));
+    let how = if used.0 == 0 { "never used" } else { "used for less than 1 % of the time" };
+    let what = format!("{least} of {of} {noun} were {how}, in {}", counted(recurrence.runs, "run"));
     let (facts, runs, grade) = (format!("{least}/{of}"), recurrence.runs, recurrence.grade);
     Some(FoundAdvice::idle(what, facts, runs, grade, stretches)).filter(|found| !found.stretches.is_empty())
 }
