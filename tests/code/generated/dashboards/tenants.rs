@@ -19,7 +19,16 @@ pub(super) fn dashboard() -> Dashboard {
         questions: questions(),
         variables,
         annotations: shared::annotations("$fleet", true),
-        rows: vec![month(), over_time(), sums(), cost(), held_without_use(), use_without_holding(), trust()],
+        rows: vec![
+            month(),
+            over_time(),
+            sums(),
+            cost(),
+            availability(),
+            held_without_use(),
+            use_without_holding(),
+            trust(),
+        ],
         from: "now-24h",
     }
 }
@@ -186,6 +195,49 @@ fn cost() -> Row {
                 .key("price_class", "Class")
                 .key("currency", "Currency")
                 .column("Per GPU-hour", "locale", "max by (model, price_class, currency) (model:gpu_cost_per_hour:max{$fleet})"),
+        ],
+    }
+}
+
+/// What is left of 30 days for GPUs that are lost or failed, as the rules of `standard.yaml` have it.
+fn availability() -> Row {
+    let hours = |part: &str| {
+        tenants(&format!(
+            r#"sum by (tenant) (sum_over_time(tenant:gpu_tenant_{part}_seconds:increase1h{{$fleet, tenant=~"$tenant", $tenants}}[30d]))"#
+        ))
+    };
+    let all = format!("({} + {} > 0)", hours("available"), hours("unavailable"));
+    let now = |part: &str| {
+        tenants(&format!(
+            r#"topk(10, sum by (tenant) (tenant:gpu_tenant_{part}_seconds:rate5m{{$fleet, tenant=~"$tenant", $tenants}}) > 0)"#
+        ))
+    };
+    let pace = r#"topk(10, max by (tenant, window) (tenant_window:gpu_tenant_unavailable_seconds:ratio{$fleet, tenant=~"$tenant", window=~"1h|6h"}) / 0.005)"#;
+    Row {
+        title: "Availability of what tenants hold: the objective is 99.5 % in 30 days",
+        panels: vec![
+            Panel::table("Availability in 30 days", "Share of the GPU time held in which the GPU was neither lost nor failed; of the last 30 days, by the hours recorded that Prometheus keeps. Allowance used: of the 0.5 % that the objective leaves.")
+                .width(10)
+                .height(8)
+                .empty("no hour has ended in which a tenant held a GPU")
+                .linked_key("tenant", "Tenant", TO_TENANT)
+                .coloured_column("Available", "percentunit", &format!("{} / {all}", hours("available")), &[(f64::NEG_INFINITY, "red"), (0.995, "green")])
+                .coloured_column("Allowance used", "percentunit", &format!("{} / {all} / 0.005", hours("unavailable")), &[(f64::NEG_INFINITY, "green"), (1.0, "red")])
+                .column("Lost GPU-hours", "none", &format!("{} / 3600", hours("unavailable")))
+                .sorted_by(&["Allowance used"]),
+            Panel::lines("Pace of the allowance", "How many times faster than in 30 days the allowance is used up, over one hour and six; alerts fire above 14.4 and 6. The ten highest.")
+                .width(7)
+                .height(8)
+                .zero_based()
+                .empty("nobody holds a GPU")
+                .query(pace, "{{tenant}} {{window}}"),
+            Panel::lines("Held and lost, or slow by heat", "Whole GPUs that a tenant holds: lost or failed, or slowed down by heat or the power brake of the server. Slow time is available time. The ten largest.")
+                .width(7)
+                .height(8)
+                .zero_based()
+                .empty("no held GPU is lost, failed or slow")
+                .query(&now("unavailable"), "{{tenant}} lost")
+                .query(&now("throttled"), "{{tenant}} slow"),
         ],
     }
 }
