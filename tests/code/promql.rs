@@ -19,11 +19,23 @@ use crate::rules::{self, Rule};
 pub const OF_THE_TARGET: [&str; 3] = ["cluster", "job", "instance"];
 
 /// Series that others write, with their labels.
-const FOREIGN: [(&str, &[&str]); 4] = [
+const FOREIGN: &[(&str, &[&str])] = &[
     ("up", &[]),
     ("scrape_samples_scraped", &[]),
     ("kube_node_spec_unschedulable", &["node"]),
+    ("kube_pod_status_ready", &["namespace", "pod", "condition"]),
+    ("kube_deployment_spec_replicas", &["namespace", "deployment"]),
+    ("kueue_pending_workloads", &["cluster_queue", "status"]),
+    // slurmctld's own, from Slurm 25.11 on.
+    ("slurm_jobs_pending", &[]),
+    ("slurm_jobs_hold", &[]),
     ("slurm_node_cpu_total", &["node", "status"]),
+    ("vllm:num_requests_running", &["namespace", "pod", "model_name", "engine"]),
+    ("vllm:num_requests_waiting", &["namespace", "pod", "model_name", "engine"]),
+    ("sglang:num_running_reqs", &["namespace", "pod", "model_name", "tp_rank", "pp_rank"]),
+    ("sglang:num_queue_reqs", &["namespace", "pod", "model_name", "tp_rank", "pp_rank"]),
+    // The flow control of the Gateway API's inference extension.
+    ("inference_extension_flow_control_queue_size", &["namespace", "inference_pool"]),
 ];
 
 /// Which metrics expressions need, and from which level on they are exported.
@@ -125,7 +137,7 @@ pub struct Recorded {
 /// All recorded series, by name. A rule may read those above it, and itself.
 static RECORDED: LazyLock<BTreeMap<String, Recorded>> = LazyLock::new(|| {
     let mut all: BTreeMap<String, Recorded> = BTreeMap::new();
-    for Rule { record, expr, labels, .. } in rules::all() {
+    for Rule { record, expr, labels, .. } in rules::all().into_iter().chain(rules::of_autoscaling()) {
         let Some(name) = record else { continue };
         let mut level = Level::Lean;
         for (metric, _) in selectors(&parsed(&expr)).iter().filter(|(metric, _)| *metric != name) {

@@ -59,9 +59,18 @@ pub fn files() -> Vec<String> {
 }
 
 fn groups(file: &str) -> Vec<Group> {
-    let text = read(&format!("alerts/{file}"));
-    let parsed: RuleFile = serde_yaml::from_str(&text).unwrap_or_else(|problem| panic!("{file}: {problem}"));
+    groups_of(&format!("alerts/{file}"))
+}
+
+fn groups_of(path: &str) -> Vec<Group> {
+    let parsed: RuleFile =
+        serde_yaml::from_str(&read(path)).unwrap_or_else(|problem| panic!("{path}: {problem}"));
     parsed.groups
+}
+
+/// The rules for autoscalers, which read other exporters' series too and are an example.
+pub fn of_autoscaling() -> Vec<Rule> {
+    groups_of("examples/autoscaling/rules.yaml").into_iter().flat_map(|group| group.rules).collect()
 }
 
 /// All rules, in the order of their files.

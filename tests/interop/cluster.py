@@ -394,6 +394,7 @@ class ClusterNode(Node):
         self.secure_port = 10250
         self.sign()
         self.start_control_plane()
+        self.suite.start("kube-scheduler", "kube-scheduler", f"--kubeconfig={os.environ['KUBECONFIG']}", "--leader-elect=false")
         self.start_containerd()
         self.images()
         self.start_kubelet()
@@ -446,7 +447,7 @@ class ClusterNode(Node):
             "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": name}}]}))
         return path
 
-    def start_control_plane(self):
+    def start_control_plane(self, of_server=(), of_controllers=()):
         pki = self.certificates
         etcd = self.suite.start("etcd", "etcd", "--data-dir", self.folder / "etcd", "--unsafe-no-fsync")
         wait_for("etcd", 60, lambda: get("http://127.0.0.1:2379/health"), etcd)
@@ -457,13 +458,12 @@ class ClusterNode(Node):
             f"--service-account-signing-key-file={pki}/accounts.key", "--service-cluster-ip-range=10.96.0.0/24",
             "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
             f"--kubelet-client-certificate={pki}/admin.crt", f"--kubelet-client-key={pki}/admin.key",
-            f"--kubelet-certificate-authority={pki}/ca.crt", "--kubelet-preferred-address-types=InternalIP")
+            f"--kubelet-certificate-authority={pki}/ca.crt", "--kubelet-preferred-address-types=InternalIP", *of_server)
         wait_for("the API server", 120, lambda: self.try_kubectl("get", "--raw", "/readyz"), server)
         config = os.environ["KUBECONFIG"]
         self.controllers = self.suite.start(
             "kube-controller-manager", "kube-controller-manager", f"--kubeconfig={config}", "--leader-elect=false",
-            f"--service-account-private-key-file={pki}/accounts.key", f"--root-ca-file={pki}/ca.crt")
-        self.suite.start("kube-scheduler", "kube-scheduler", f"--kubeconfig={config}", "--leader-elect=false")
+            f"--service-account-private-key-file={pki}/accounts.key", f"--root-ca-file={pki}/ca.crt", *of_controllers)
 
     def start_containerd(self):
         for plugin in ("ptp", "host-local", "loopback"):

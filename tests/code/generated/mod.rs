@@ -3,6 +3,7 @@
 //! `UPDATE=1 cargo test generated` writes them; `docs/names.txt` is only ever added to.
 
 mod alerts;
+mod autoscaling;
 pub(crate) mod check;
 mod config;
 mod dashboards;

@@ -50,6 +50,14 @@ fn the_page_about_the_ledger_shows_what_its_queries_return() -> Outcome {
 }
 
 #[test]
+fn the_query_of_idle_stretches_on_the_page_about_autoscaling_runs() {
+    let page = include_str!("../../../docs/autoscaling.md");
+    let sql = page.split("```sql\n").nth(1).unwrap().split("```").next().unwrap();
+    let columns = run(&Connection::open(MONTH.path()).unwrap(), sql).unwrap();
+    assert_eq!(columns, "name|1 to 5 min|5 to 15 min|15 to 60 min|longer\n");
+}
+
+#[test]
 fn the_page_about_the_ledger_has_every_table_and_column() {
     let world = World::new();
     drop(world.open(0, Default::default()));

@@ -1,0 +1,297 @@
+"""The manifests of examples/autoscaling on a real control plane (etcd, API server, controller manager) with a real Prometheus: what
+the HorizontalPodAutoscaler does with the recorded series. It is asked fifteen times as often as usual, and waits a hundred and
+twenty times shorter before it scales in.
+
+Stand-ins: the servers, kube-state-metrics and the gateway are one page of ours, made of the pods that the API server has; a
+loop of ours makes pods ready, since there is no kubelet; the external metrics are answered by `ExternalMetrics`.
+
+Runs as root in a network namespace of its own.
+"""
+
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
+from urllib.parse import parse_qs, urlsplit
+
+import yaml
+
+import harness
+from cluster import ADDRESS, ClusterNode
+from harness import ROOT, Prometheus, free_port, wait_for
+
+NAMESPACE = "GPUMETER_AUTOSCALING_NAMESPACE"
+PROGRAMS = ("openssl", "etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "prometheus", "unshare", "ip")
+EXAMPLES = ROOT / "examples/autoscaling"
+SYNC, DIVISOR = 1, 120  # seconds from one look to the next; how many times shorter the stabilisation is
+GROUP = "external.metrics.k8s.io"
+
+
+def main():
+    if os.geteuid() != 0:
+        sys.exit("autoscaling: a control plane needs root")
+    for program in PROGRAMS:
+        if not shutil.which(program):
+            sys.exit(f"autoscaling: {program} is missing; .ci/cluster installs it")
+    if NAMESPACE not in os.environ:
+        os.environ[NAMESPACE] = "own"
+        os.execvp("unshare", ["unshare", "--net", sys.executable, *sys.argv])
+    harness.run(autoscaling, "autoscaling")
+
+
+def autoscaling(suite):
+    plane = ControlPlane(suite)
+    service = Service(plane)
+    suite.end_first(service.end)
+    exporter = Exporter(service)
+    rules = yaml.safe_load((EXAMPLES / "rules.yaml").read_text())
+    for group in rules["groups"]:
+        group["interval"] = "1s"
+    (suite.folder / "rules.yaml").write_text(json.dumps(rules))
+    prometheus = Prometheus(suite, config={
+        "rule_files": [str(suite.folder / "rules.yaml")],
+        "scrape_configs": [{"job_name": "all", "honor_labels": True, "static_configs": [{"targets": [f"127.0.0.1:{exporter.port}"]}]}]})
+    metrics = ExternalMetrics(plane, prometheus)
+    metrics.register()
+    requests(suite, Scaling(suite, plane, service, metrics))
+
+
+def requests(suite, scaling):
+    """By requests: what must not grow does not, what is unknown moves nothing, and none to one needs no server's series."""
+    service = scaling.service
+    service.requests = 42
+    scaling.begin(replicas=10)
+    scaling.looks(20, "three busy replicas and seven idle ones", {10})
+    scaling.reaches(3, "the replicas that 42 requests need, after the stabilisation")
+
+    service.lost = 1
+    scaling.without_number()
+    # The known replicas alone would need two.
+    scaling.looks(45, "one of three targets is lost for longer than the stabilisation", {3})
+
+    service.lost, service.requests = 0, 1
+    scaling.reaches(1, "one request")
+    scaling.looks(15, "one request on one replica", {1})
+
+    service.requests = 0
+    scaling.reaches(0, "no request")
+    scaling.looks(5, "nothing waits in front of no replica", {0})
+    service.waiting_outside = 2
+    scaling.reaches(1, "two requests wait in front of no replica")
+    service.requests, service.waiting_outside = 2, 0
+    scaling.looks(10, "the first replica has them", {1})
+    service.requests = 80
+    scaling.reaches(6, "80 requests")
+    scaling.looks(5, "80 requests on six replicas", {6})
+    suite.expect(max(replicas for _, replicas in service.seen) == 10, f"more than ten replicas: {service.told()}")
+    print(f"autoscaling: the replicas of the Deployment: {service.told()}")
+
+
+class ControlPlane(ClusterNode):
+    """Without a node: pods stay where the API server has them."""
+
+    def __init__(self, suite):
+        self.suite, self.folder = suite, suite.folder
+        self.network()
+        self.sign()
+        self.certificate("aggregator", "/CN=aggregator")
+        self.certificate("metrics", "/CN=metrics", f"IP:{ADDRESS}")
+        pki = self.certificates
+        self.start_control_plane(
+            ["--enable-aggregator-routing", f"--proxy-client-cert-file={pki}/aggregator.crt", f"--proxy-client-key-file={pki}/aggregator.key",
+             f"--requestheader-client-ca-file={pki}/ca.crt", "--requestheader-allowed-names=aggregator",
+             "--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+             "--requestheader-extra-headers-prefix=X-Remote-Extra-"],
+            [f"--horizontal-pod-autoscaler-sync-period={SYNC}s"])
+        self.context = ssl.create_default_context(cafile=pki / "ca.crt")
+        self.context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
+        self.kubectl("create", "namespace", "ml")
+        account = lambda: "default" in self.kubectl("--namespace", "ml", "get", "serviceaccounts")
+        wait_for("the service account of a namespace", 60, account, self.controllers)
+
+    def ask(self, path, method="GET", body=None, kind="application/merge-patch+json"):
+        """What the API server answers, as JSON."""
+        request = urllib.request.Request(f"https://{ADDRESS}{path}", method=method, headers={"Content-Type": kind},
+                                         data=json.dumps(body).encode() if body else None)
+        with urllib.request.urlopen(request, timeout=harness.PATIENCE, context=self.context) as answer:
+            return json.load(answer)
+
+
+class Service:
+    """The Deployment `chat`: its pods, made ready by a loop of ours, and what they and the gateway have to do."""
+
+    PODS = "/api/v1/namespaces/ml/pods"
+    DEPLOYMENT = "/apis/apps/v1/namespaces/ml/deployments/chat"
+
+    def __init__(self, plane):
+        self.plane = plane
+        # All requests, given to as few replicas as serve them at their threshold; of how many replicas the target is lost.
+        self.requests, self.lost, self.waiting_outside = 0, 0, 0
+        self.pods, self.wanted, self.seen = [], None, []
+        self.began, self.ended = time.monotonic(), Event()
+        self.loop = Thread(target=self.watch)
+
+    def begin(self, replicas):
+        self.plane.create({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "chat", "namespace": "ml"},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "chat"}}, "template": {
+                "metadata": {"labels": {"app": "chat"}}, "spec": {"containers": [{"name": "main", "image": "localhost/idle:1"}]}}}})
+        self.loop.start()
+        wait_for("the replicas", harness.PATIENCE, lambda: sum(ready for _, ready in self.pods) == replicas, self.plane.controllers)
+
+    def watch(self):
+        while not self.ended.wait(0.25):
+            pods = [pod for pod in self.plane.ask(self.PODS)["items"] if "deletionTimestamp" not in pod["metadata"]]
+            pods.sort(key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+            self.pods = [(pod["metadata"]["name"], self.is_ready(pod)) for pod in pods]
+            for name, ready in self.pods:
+                if not ready:
+                    self.plane.ask(f"{self.PODS}/{name}/status", "PATCH", {"status": {"phase": "Running", "conditions": [
+                        {"type": kind, "status": "True"} for kind in ("ContainersReady", "Ready")]}})
+            self.wanted = self.plane.ask(self.DEPLOYMENT)["spec"]["replicas"]
+            if not self.seen or self.seen[-1][1] != self.wanted:
+                self.seen.append((round(time.monotonic() - self.began), self.wanted))
+
+    @staticmethod
+    def is_ready(pod):
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", []))
+
+    def told(self):
+        return ", ".join(f"{second} s: {replicas}" for second, replicas in self.seen)
+
+    def page(self):
+        """What Prometheus reads: the servers, kube-state-metrics and the gateway."""
+        lines = [f'inference_extension_flow_control_queue_size{{namespace="ml",inference_pool="chat"}} {self.waiting_outside}']
+        if self.wanted is not None:
+            lines.append(f'kube_deployment_spec_replicas{{namespace="ml",deployment="chat"}} {self.wanted}')
+        ready = [name for name, ready in self.pods if ready]
+        for name, is_ready in self.pods:
+            lines.append(f'kube_pod_status_ready{{namespace="ml",pod="{name}",condition="true"}} {int(is_ready)}')
+        left = self.requests
+        for place, name in enumerate(ready):
+            running = left if place == len(ready) - 1 else min(left, 14)
+            left -= running
+            if place >= self.lost:
+                labels = f'namespace="ml",pod="{name}",model_name="m",engine="0"'
+                lines += [f"vllm:num_requests_running{{{labels}}} {running}", f"vllm:num_requests_waiting{{{labels}}} 0"]
+        return "\n".join(lines) + "\n"
+
+    def end(self):
+        self.ended.set()
+        self.loop.join()
+
+
+def serve(handle, address, context=None):
+    """Serves JSON or text that a function makes of a path; returns the port."""
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            status, kind, body = handle(self.path)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer((address, free_port()), Handler)
+    if context:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.daemon_threads = True
+    Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_port
+
+
+class Exporter:
+    def __init__(self, service):
+        self.port = serve(lambda _: (200, "text/plain; version=0.0.4", service.page().encode()), "127.0.0.1")
+
+
+class ExternalMetrics:
+    """A server of external metrics: it answers with the series of that name, namespace and labels, and with none where there is none."""
+
+    def __init__(self, plane, prometheus):
+        self.plane, self.prometheus, self.asked = plane, prometheus, 0
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(plane.certificates / "metrics.crt", plane.certificates / "metrics.key")
+        self.port = serve(self.answer, ADDRESS, context)
+
+    def register(self):
+        port = {"name": "https", "port": self.port}
+        self.plane.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "metrics", "namespace": "ml"}, "spec": {"ports": [port]}})
+        self.plane.create({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [port],
+            "metadata": {"name": "metrics", "namespace": "ml", "labels": {"kubernetes.io/service-name": "metrics"}},
+            "endpoints": [{"addresses": [ADDRESS], "conditions": {"ready": True}}]})
+        self.plane.create({
+            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": f"v1beta1.{GROUP}"},
+            "spec": {"group": GROUP, "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
+                     "insecureSkipTLSVerify": True, "service": {"name": "metrics", "namespace": "ml", "port": self.port}}})
+        wait_for("the external metrics", 60, lambda: self.plane.try_kubectl("get", "--raw", f"/apis/{GROUP}/v1beta1"), self.plane.controllers)
+
+    def answer(self, path):
+        split = urlsplit(path)
+        parts = split.path.strip("/").split("/")
+        if parts[:3] != ["apis", GROUP, "v1beta1"]:
+            return 404, "application/json", b"{}"
+        if len(parts) < 6:
+            return 200, "application/json", json.dumps({
+                "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{GROUP}/v1beta1", "resources": []}).encode()
+        _, _, _, _, namespace, name = parts
+        selector = parse_qs(split.query).get("labelSelector", [""])[0]
+        labels = "".join(f', {key}="{value}"' for key, value in (one.split("=") for one in selector.split(",") if one))
+        found = self.prometheus.query(f'{name}{{namespace="{namespace}"{labels}}}')
+        self.asked += name.startswith("deployment:")
+        items = [{"metricName": name, "metricLabels": {}, "value": f"{round(float(one['value'][1]) * 1000)}m",
+                  "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(one["value"][0])))} for one in found]
+        return 200, "application/json", json.dumps({
+            "kind": "ExternalMetricValueList", "apiVersion": f"{GROUP}/v1beta1", "metadata": {}, "items": items}).encode()
+
+
+class Scaling:
+    """The autoscaler of hpa-requests.yaml, and what it did since it was asked last."""
+
+    HPA = "/apis/autoscaling/v2/namespaces/ml/horizontalpodautoscalers/chat"
+
+    def __init__(self, suite, plane, service, metrics):
+        self.suite, self.plane, self.service, self.metrics = suite, plane, service, metrics
+
+    def begin(self, replicas):
+        self.service.begin(replicas)
+        manifest = yaml.safe_load((EXAMPLES / "hpa-requests.yaml").read_text())
+        manifest["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"] //= DIVISOR
+        self.plane.create(manifest)
+
+    def condition(self):
+        conditions = self.plane.ask(self.HPA).get("status", {}).get("conditions", [])
+        return next(((one["status"], one["reason"]) for one in conditions if one["type"] == "ScalingActive"), None)
+
+    def without_number(self):
+        wait_for("an autoscaler without a number", 60, lambda: self.condition() == ("False", "FailedGetExternalMetric"),
+                 self.plane.controllers, 0.25)
+
+    def looks(self, times, what, allowed):
+        """The autoscaler looks so often, a second or more apart, and the replicas are these all the time."""
+        before, since = self.metrics.asked, len(self.service.seen)
+        wait_for(f"{times} looks", 20 * times, lambda: self.metrics.asked - before >= times, self.plane.controllers)
+        seen = {self.service.wanted} | {replicas for _, replicas in self.service.seen[since:]}
+        if self.suite.expect(seen == allowed, f"{what}: {seen} replicas, not {allowed}; {self.service.told()}"):
+            print(f"autoscaling: {what}: {', '.join(map(str, allowed))} at each of {times} looks")
+
+    def reaches(self, replicas, what):
+        wait_for(f"{replicas} replicas for {what}", harness.PATIENCE, lambda: self.service.wanted == replicas, self.plane.controllers)
+        print(f"autoscaling: {what}: {replicas}")
+
+
+if __name__ == "__main__":
+    main()
