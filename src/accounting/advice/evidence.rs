@@ -29,7 +29,7 @@ pub struct AdviceEvidence {
     pub gpus: BTreeMap<Arc<str>, EvidenceGpu>,
     pub workloads: BTreeMap<WorkloadKey, WorkloadEvidence>,
     /// How busy the workloads of a tenant with one name kept their slots while they were alone there.
-    pub shapes: BTreeMap<(Arc<str>, String), Shapes>,
+    pub shapes: BTreeMap<(Arc<str>, Arc<str>), Shapes>,
     /// Of a fleet, if all of it is known and the reader may see it.
     pub fleet: Option<FleetEvidence>,
 }
@@ -58,20 +58,33 @@ impl WorkloadKey {
     }
 }
 
+/// A fleet has millions of them in a month, each mostly with one run on one slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadEvidence {
     /// That all runs of a recurring workload have.
-    pub name: String,
+    pub name: Arc<str>,
     pub class: WorkloadClass,
-    pub slots: BTreeMap<SlotKey, SlotEvidence>,
+    /// In order: a map has room for eleven where most have one.
+    pub slots: Vec<(SlotKey, SlotEvidence)>,
 }
 
 impl WorkloadEvidence {
     /// Names it by one of its holders. The facts of the workload itself count before those of its parts.
     pub fn describe(&mut self, key: &WorkloadKey, holder: &Holder, class: WorkloadClass) {
         if self.name.is_empty() || holder.id.name() == key.workload.name() {
-            (self.name, self.class) = (recurring_name(holder), class);
+            (self.name, self.class) = (recurring_name(holder).into(), class);
         }
+    }
+
+    /// The evidence of a slot, which is made where it is not there yet.
+    pub fn slot(&mut self, slot: SlotKey) -> &mut SlotEvidence {
+        let found = self.slots.binary_search_by(|(known, _)| known.cmp(&slot));
+        let place = found.unwrap_or_else(|place| {
+            self.slots.reserve_exact(1);
+            self.slots.insert(place, (slot, SlotEvidence::default()));
+            place
+        });
+        &mut self.slots[place].1
     }
 }
 
@@ -159,66 +172,46 @@ impl IdleStretch {
     }
 }
 
-/// The stretches of a workload on a slot while rows are added in order of time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StretchDraft {
-    stretches: Vec<IdleStretch>,
-    /// Where those begin that follow each other without a pause up to the last.
-    chain: usize,
-    is_of_service: bool,
-}
-
-impl StretchDraft {
-    pub const fn of_service(&mut self, is_of_service: bool) {
-        self.is_of_service = is_of_service;
-    }
-
-    pub fn add(&mut self, next: IdleStretch) {
+impl SlotEvidence {
+    /// Adds what follows in time, and forgets the stretches before a pause if they are shorter together than `least`.
+    pub fn add_idle(&mut self, next: IdleStretch, least: Nanoseconds) {
         match self.stretches.last_mut() {
-            Some(last) if last.to == next.from => {
-                if last.is_as(&next) {
-                    last.to = next.to;
-                    last.idle += next.idle;
-                    last.waiting.0 = last.waiting.0.saturating_add(next.waiting.0);
-                    last.grid = last.grid.max(next.grid);
-                } else {
-                    self.stretches.push(next);
-                }
+            Some(last) if last.to == next.from && last.is_as(&next) => {
+                last.to = next.to;
+                last.idle += next.idle;
+                last.waiting.0 = last.waiting.0.saturating_add(next.waiting.0);
+                last.grid = last.grid.max(next.grid);
             }
+            Some(last) if last.to == next.from => self.stretches.push(next),
             _ => {
-                self.end_chain();
+                self.forget_short(least);
                 self.stretches.push(next);
             }
         }
     }
 
-    /// Forgets the last chain if it is short.
-    fn end_chain(&mut self) {
-        let begin = self.stretches.get(self.chain).map(|first| first.from);
-        let end = self.stretches.last().map(|last| last.to);
-        let least = if self.is_of_service { LEAST_OF_SERVICES } else { LEAST };
-        if begin.zip(end).is_some_and(|(begin, end)| end.since(begin) < least) {
-            self.stretches.truncate(self.chain);
+    /// Forgets the last stretches that follow each other without a pause, if they are shorter together than `least`.
+    pub fn forget_short(&mut self, least: Nanoseconds) {
+        let follows = |pair: &[IdleStretch]| pair[0].to == pair[1].from;
+        let count = 1 + self.stretches.windows(2).rev().take_while(|pair| follows(pair)).count();
+        let chain = self.stretches.len().saturating_sub(count);
+        if let [first, .., last] | [first @ last] = &self.stretches[chain..]
+            && last.to.since(first.from) < least
+        {
+            self.stretches.truncate(chain);
         }
-        self.chain = self.stretches.len();
     }
+}
 
-    /// All of them, also if the last ones are short: those of the next day may follow.
-    pub fn into_stretches(self) -> Vec<IdleStretch> {
-        self.stretches
-    }
-
-    pub fn finish(mut self) -> Vec<IdleStretch> {
-        self.end_chain();
-        self.stretches
-    }
+/// Shorter stretches are not kept.
+pub const fn least_idle(class: WorkloadClass) -> Nanoseconds {
+    if matches!(class, WorkloadClass::Service) { LEAST_OF_SERVICES } else { LEAST }
 }
 
 impl AdviceEvidence {
     /// The evidence of a workload on a slot, which is made where it is not there yet.
     pub fn slot(&mut self, key: &WorkloadKey, slot: SlotKey) -> &mut SlotEvidence {
-        let workload = self.workloads.entry(key.clone()).or_default();
-        workload.slots.entry(slot).or_default()
+        self.workloads.entry(key.clone()).or_default().slot(slot)
     }
 
     /// Adds a shape of a workload that has a name.
@@ -259,14 +252,16 @@ mod tests {
 
     #[test]
     fn minutes_that_follow_each_other_are_one_stretch_and_short_ones_are_forgotten() {
-        let mut draft = StretchDraft::default();
+        let mut slot = SlotEvidence::default();
+        let mut add = |next| slot.add_idle(next, LEAST);
         // Five minutes alone; then eight without and eight with a process.
         let present = |at| minute(at, ProcessPresence::Present);
-        (0..5).map(present).for_each(|next| draft.add(next));
-        (10..18).for_each(|at| draft.add(minute(at, ProcessPresence::Absent)));
-        (18..26).map(present).for_each(|next| draft.add(next));
-        (30..39).map(present).for_each(|next| draft.add(next));
-        let stretches = draft.finish();
+        (0..5).map(present).for_each(&mut add);
+        (10..18).for_each(|at| add(minute(at, ProcessPresence::Absent)));
+        (18..26).map(present).for_each(&mut add);
+        (30..39).map(present).for_each(&mut add);
+        slot.forget_short(LEAST);
+        let stretches = slot.stretches;
         let times: Vec<_> =
             stretches.iter().map(|one| [one.from.0 / MINUTE.0, one.to.0 / MINUTE.0]).collect();
         assert_eq!(times, [[10, 18], [18, 26]]);
@@ -275,15 +270,14 @@ mod tests {
 
     #[test]
     fn minutes_in_which_a_process_worked_by_its_power_are_no_part_of_those_around_them() {
-        let mut draft = StretchDraft::default();
+        let mut slot = SlotEvidence::default();
         let joules = |watts: u64| Microjoules(watts * 60_000_000);
         for at in 0..60 {
             let waiting = joules(if (20..30).contains(&at) { 500 } else { 10 });
-            draft.add(IdleStretch { waiting, ..minute(at, ProcessPresence::Present) });
+            slot.add_idle(IdleStretch { waiting, ..minute(at, ProcessPresence::Present) }, LEAST);
         }
-        let stretches = draft.finish();
         let found: Vec<_> =
-            stretches.iter().map(|one| (one.length().0 / MINUTE.0, draws_power(one))).collect();
+            slot.stretches.iter().map(|one| (one.length().0 / MINUTE.0, draws_power(one))).collect();
         assert_eq!(found, [(20, false), (10, true), (30, false)]);
     }
 

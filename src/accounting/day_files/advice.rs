@@ -1,6 +1,6 @@
 //! Reads the evidence of advice from the files of many ledgers, by quarter hours, one file after the other.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use parquet::file::reader::ChunkReader;
@@ -12,8 +12,8 @@ use super::evidence_file::read_evidence;
 use super::expected::{ExpectedNode, FileTimes, Reports};
 use super::fleet::{ExportSource, SurveyedFiles, survey};
 use crate::accounting::advice::{
-    Advice, AdviceEvidence, AdviceRequest, AdviceSource, COMMITMENT_DAYS, FleetEvidence, PERIOD, SlotKey,
-    SlotRow, SlotRun, SlotTime, StretchDraft, WorkloadEvidence, WorkloadKey, advise,
+    Advice, AdviceEvidence, AdviceRequest, AdviceSource, COMMITMENT_DAYS, FleetEvidence, PERIOD,
+    SlotEvidence, SlotKey, SlotRow, SlotRun, SlotTime, WorkloadEvidence, WorkloadKey, advise, least_idle,
 };
 use crate::accounting::billing::{
     BillLine, DayHeader, DayIncident, DayRow, DayShape, ExactMoney, FileNumbers, Terms,
@@ -74,7 +74,7 @@ struct DayReader<'a> {
 }
 
 /// By place of the workload, and slot.
-type DaySlots = HashMap<(usize, SlotKey), SlotDay>;
+type DaySlots = HashMap<(usize, SlotKey), SlotEvidence>;
 
 /// What the files of one day of one ledger say.
 struct AdviceDay {
@@ -91,14 +91,6 @@ struct AdviceDay {
 
 /// A workload with its name and class.
 type KnownWorkload = (WorkloadKey, WorkloadEvidence);
-
-/// A workload on a slot, on one day or up to now.
-#[derive(Default)]
-struct SlotDay {
-    stretches: StretchDraft,
-    runs: Vec<SlotRun>,
-    grade: Grade,
-}
 
 /// What is kept of a row.
 struct QuarterRow {
@@ -282,7 +274,7 @@ impl<'a> AdviceDayDraft<'a> {
         let mut counts = ServiceCounts::new();
         for ((from, key), is_busy) in busy {
             let (key, known) = &self.keys[key];
-            let service = counts.entry((Arc::clone(&key.tenant), known.name.clone())).or_default();
+            let service = counts.entry((Arc::clone(&key.tenant), known.name.to_string())).or_default();
             let [held, used] = service.entry(from).or_default();
             (*held, *used) = (held.saturating_add(1), used.saturating_add(is_busy.into()));
         }
@@ -299,9 +291,7 @@ impl<'a> AdviceDayDraft<'a> {
             for key in keys {
                 let slot = SlotKey { uuid: Arc::clone(uuid), gpu_instance: *gpu_instance };
                 let quarter = Quarter::of(rows, key, [*from, to]);
-                let day = slots.entry((key, slot)).or_default();
-                day.stretches.of_service(self.keys[key].1.class == WorkloadClass::Service);
-                day.add(&quarter, gpu_instance.is_none());
+                quarter.add_to(slots.entry((key, slot)).or_default(), gpu_instance.is_none());
             }
         }
         slots
@@ -342,22 +332,21 @@ impl Quarter {
         }
         sum
     }
-}
 
-impl SlotDay {
-    fn add(&mut self, quarter: &Quarter, is_whole_gpu: bool) {
-        self.grade = self.grade.max(quarter.grade);
-        if quarter.held.0 > 0 {
-            self.add_to_run(quarter);
+    fn add_to(&self, slot: &mut SlotEvidence, is_whole_gpu: bool) {
+        slot.grade = slot.grade.max(self.grade);
+        if self.held.0 > 0 {
+            append(&mut slot.runs, self.run());
         }
-        if let Some(stretch) = quarter.time.stretch(quarter.times, quarter.is_unclear, is_whole_gpu) {
-            self.stretches.add(stretch);
+        if let Some(stretch) = self.time.stretch(self.times, self.is_unclear, is_whole_gpu) {
+            // A short one may go on from the day before, or on the next.
+            slot.add_idle(stretch, Nanoseconds(0));
         }
     }
 
-    fn add_to_run(&mut self, quarter: &Quarter) {
-        let Quarter { times: [from, to], held, used, unknown, is_busy, .. } = *quarter;
-        let run = SlotRun {
+    fn run(&self) -> SlotRun {
+        let Self { times: [from, to], held, used, unknown, is_busy, .. } = *self;
+        SlotRun {
             begin: from,
             end: to,
             grid: to.since(from),
@@ -367,29 +356,22 @@ impl SlotDay {
             held,
             used,
             unknown,
-        };
-        self.append(run);
-    }
-
-    fn append(&mut self, next: SlotRun) {
-        match self.runs.last_mut() {
-            Some(last) if last.end == next.begin => {
-                last.end = next.end;
-                last.first_use = last.first_use.or(next.first_use);
-                last.last_use = next.last_use.or(last.last_use);
-                last.held += next.held;
-                last.used += next.used;
-                last.unknown += next.unknown;
-            }
-            _ => self.runs.push(next),
         }
     }
+}
 
-    /// Adds the next day.
-    fn add_day(&mut self, day: Self) {
-        day.stretches.into_stretches().into_iter().for_each(|one| self.stretches.add(one));
-        day.runs.into_iter().for_each(|run| self.append(run));
-        self.grade = self.grade.max(day.grade);
+/// Adds a run, or what follows of the last one.
+fn append(runs: &mut Vec<SlotRun>, next: SlotRun) {
+    match runs.last_mut() {
+        Some(last) if last.end == next.begin => {
+            last.end = next.end;
+            last.first_use = last.first_use.or(next.first_use);
+            last.last_use = next.last_use.or(last.last_use);
+            last.held += next.held;
+            last.used += next.used;
+            last.unknown += next.unknown;
+        }
+        _ => runs.push(next),
     }
 }
 
@@ -468,7 +450,8 @@ const OWNED: &str = "owned";
 /// The evidence of all files up to now.
 struct FleetAdvice<'a> {
     evidence: AdviceEvidence,
-    slots: HashMap<(WorkloadKey, SlotKey), SlotDay>,
+    /// Tenants and names of workloads, each once in memory.
+    texts: HashSet<Arc<str>>,
     /// The GPUs on which memory of processes was reported.
     with_memory: BTreeSet<Arc<str>>,
     currencies: BTreeSet<String>,
@@ -486,7 +469,7 @@ impl<'a> FleetAdvice<'a> {
     fn new([begin, from, to]: [Utc; 3], expected: &'a [ExpectedNode]) -> Self {
         Self {
             evidence: AdviceEvidence { from, to, ..AdviceEvidence::default() },
-            slots: HashMap::new(),
+            texts: HashSet::new(),
             with_memory: BTreeSet::new(),
             currencies: BTreeSet::new(),
             ends: BTreeMap::new(),
@@ -500,7 +483,7 @@ impl<'a> FleetAdvice<'a> {
     }
 
     fn add(&mut self, day: AdviceDay) {
-        let AdviceDay { header, with_memory, keys, slots, shapes, fleet } = day;
+        let AdviceDay { header, with_memory, mut keys, slots, shapes, fleet } = day;
         if let Some(fleet) = fleet {
             self.reports.add_gpus(&header);
             self.add_fleet(fleet);
@@ -519,20 +502,34 @@ impl<'a> FleetAdvice<'a> {
         {
             self.evidence.gpus.entry(uuid).or_default().incidents.push(incident);
         }
-        for (key, named) in &keys {
+        let mut shared = |text: &Arc<str>| {
+            self.texts.get(text).cloned().unwrap_or_else(|| {
+                self.texts.insert(Arc::clone(text));
+                Arc::clone(text)
+            })
+        };
+        for (key, named) in &mut keys {
+            (key.tenant, named.name) = (shared(&key.tenant), shared(&named.name));
             let known = self.evidence.workloads.entry(key.clone()).or_default();
-            (known.name, known.class) = (named.name.clone(), named.class);
+            (known.name, known.class) = (Arc::clone(&named.name), named.class);
         }
         for (place, shapes) in shapes {
             for (series, shape) in Series::ALL.into_iter().zip(&shapes) {
                 self.evidence.add_shape(&keys[place].0, series, shape);
             }
         }
-        for ((place, slot), day) in slots {
+        for ((place, mut slot), day) in slots {
             let (key, named) = &keys[place];
-            let known = self.slots.entry((key.clone(), slot)).or_default();
-            known.stretches.of_service(named.class == WorkloadClass::Service);
-            known.add_day(day);
+            if let Some((uuid, _)) = self.evidence.gpus.get_key_value(&slot.uuid) {
+                slot.uuid = Arc::clone(uuid);
+            }
+            let known = self.evidence.slot(key, slot);
+            day.stretches.into_iter().for_each(|one| known.add_idle(one, least_idle(named.class)));
+            day.runs.into_iter().for_each(|run| append(&mut known.runs, run));
+            known.grade = known.grade.max(day.grade);
+            // Most get no more.
+            known.stretches.shrink_to_fit();
+            known.runs.shrink_to_fit();
         }
     }
 
@@ -597,17 +594,16 @@ impl<'a> FleetAdvice<'a> {
             self.evidence.fleet = Some(std::mem::take(&mut self.fleet));
         }
         self.evidence.set_reporting(&self.with_memory);
-        for ((key, slot), mut day) in self.slots {
-            let end = self.ends.get(&slot.uuid).copied().unwrap_or_default();
-            if let Some(last) = day.runs.last_mut() {
-                last.goes_on = last.end >= end;
+        for workload in self.evidence.workloads.values_mut() {
+            for (slot, known) in &mut workload.slots {
+                if let Some(last) = known.runs.last_mut() {
+                    last.goes_on = last.end >= self.ends.get(&slot.uuid).copied().unwrap_or_default();
+                }
+                known.forget_short(least_idle(workload.class));
+                if !has_one_currency {
+                    known.stretches.iter_mut().for_each(|stretch| stretch.rate = None);
+                }
             }
-            let known = self.evidence.slot(&key, slot);
-            (known.runs, known.stretches) = (day.runs, day.stretches.finish());
-            if !has_one_currency {
-                known.stretches.iter_mut().for_each(|stretch| stretch.rate = None);
-            }
-            known.grade = day.grade;
         }
         let source = AdviceSource {
             kind: "fleet".to_owned(),

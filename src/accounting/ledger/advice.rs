@@ -12,14 +12,14 @@ use super::error::Cause;
 use super::evidence::loaded_series;
 use super::{incidents, node, reader};
 use crate::accounting::advice::{
-    Advice, AdviceEvidence, AdviceRequest, AdviceSource, EvidenceGpu, PERIOD, SlotKey, SlotRow, SlotRun,
-    SlotTime, StretchDraft, WorkloadKey, advise,
+    Advice, AdviceEvidence, AdviceRequest, AdviceSource, EvidenceGpu, PERIOD, SlotEvidence, SlotKey, SlotRow,
+    SlotRun, SlotTime, WorkloadKey, advise, least_idle,
 };
 use crate::accounting::billing::{DayGpu, PricedSlot, SlotRates, Terms};
 use crate::accounting::tenants::{class, tenant};
 use crate::model::{
     Evidence, Grade, HolderId, HolderKind, Microjoules, MigProfile, Nanoseconds, QUARTER_HOUR, Run, RunKey,
-    SHAPE_COLUMNS, Series, Shape, ShapeKey, Utc, WorkloadClass,
+    SHAPE_COLUMNS, Series, Shape, ShapeKey, Utc,
 };
 
 pub(super) fn make_advice(connection: &Connection, request: &AdviceRequest) -> Result<Advice, Cause> {
@@ -82,7 +82,7 @@ impl MinuteDraft {
     }
 }
 
-type Drafts = HashMap<(Arc<WorkloadKey>, i64, Option<u32>), StretchDraft>;
+type Drafts = HashMap<(Arc<WorkloadKey>, i64, Option<u32>), SlotEvidence>;
 
 /// A row of the account without use, or one that says something of others on the slot.
 struct QuietRow {
@@ -208,10 +208,11 @@ impl<'a> EvidenceReader<'a> {
             }
             self.add_minute(&rows, &mut span, &mut drafts)?;
         }
-        for ((key, gpu, gpu_instance), draft) in drafts {
+        for ((key, gpu, gpu_instance), mut draft) in drafts {
             let Some(uuid) = self.gpus.get(&gpu) else { continue };
             let slot = SlotKey { uuid: Arc::clone(uuid), gpu_instance };
-            self.evidence.slot(&key, slot).stretches = draft.finish();
+            draft.forget_short(self.least_idle(&key));
+            self.evidence.slot(&key, slot).stretches = draft.stretches;
         }
         Ok(())
     }
@@ -245,13 +246,14 @@ impl<'a> EvidenceReader<'a> {
         for (key, gpu_instance, time) in minute.times {
             let is_unclear = minute.unclear.contains(&gpu_instance);
             let Some(stretch) = time.stretch(times, is_unclear, gpu_instance.is_none()) else { continue };
-            let is_of_service =
-                self.evidence.workloads.get(&*key).is_some_and(|one| one.class == WorkloadClass::Service);
-            let draft = drafts.entry((key, *gpu, gpu_instance)).or_default();
-            draft.of_service(is_of_service);
-            draft.add(stretch);
+            let least = self.least_idle(&key);
+            drafts.entry((key, *gpu, gpu_instance)).or_default().add_idle(stretch, least);
         }
         Ok(())
+    }
+
+    fn least_idle(&self, key: &WorkloadKey) -> Nanoseconds {
+        least_idle(self.evidence.workloads.get(key).map(|one| one.class).unwrap_or_default())
     }
 
     fn note_grade(&mut self, key: &WorkloadKey, row: &QuietRow) {

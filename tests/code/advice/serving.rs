@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gpumeter::accounting::advice::{
     AdviceEvidence, AdviceRequest, AdviceSource, EvidenceGpu, FleetEvidence, SlotEvidence, SlotKey, SlotRow,
-    SlotRun, SlotTime, StretchDraft, WorkloadKey, advise,
+    SlotRun, SlotTime, WorkloadKey, advise, least_idle,
 };
 use gpumeter::accounting::tenants::{TenantRules, class};
 use gpumeter::model::{
@@ -155,7 +155,8 @@ fn evidence(owner_kind: Option<&str>) -> AdviceEvidence {
         let name = evidence.workloads[&key].name.clone();
         for quarter in 0..DAYS * 96 {
             let at = from.plus(Nanoseconds(quarter * QUARTER_HOUR.0));
-            let [held, busy] = fleet.service_quarter((Arc::clone(&key.tenant), name.clone()), at).unwrap();
+            let [held, busy] =
+                fleet.service_quarter((Arc::clone(&key.tenant), name.to_string()), at).unwrap();
             *held += 1;
             *busy += u16::from(busy_quarters.contains(&quarter));
         }
@@ -166,8 +167,7 @@ fn evidence(owner_kind: Option<&str>) -> AdviceEvidence {
 
 /// What is known of a pod, from its minutes, and the quarter hours in which it worked.
 fn slot(begin: Utc, class: WorkloadClass, days: &[Vec<Work>]) -> (SlotEvidence, BTreeSet<u64>) {
-    let mut draft = StretchDraft::default();
-    draft.of_service(class == WorkloadClass::Service);
+    let (mut slot, least) = (SlotEvidence::default(), least_idle(class));
     let mut run = SlotRun { begin, end: END, grid: MINUTE, goes_on: true, ..SlotRun::default() };
     let mut busy_quarters = BTreeSet::new();
     for (minute, busy) in (0..).zip(days.iter().flat_map(|works| busy_minutes(works))) {
@@ -190,17 +190,19 @@ fn slot(begin: Utc, class: WorkloadClass, days: &[Vec<Work>]) -> (SlotEvidence, 
             waiting: Microjoules(30 * 60 * 1_000_000),
             rate: Some(2_000_000_000),
         });
-        time.stretch(times, false, true).into_iter().for_each(|stretch| draft.add(stretch));
+        time.stretch(times, false, true).into_iter().for_each(|stretch| slot.add_idle(stretch, least));
     }
-    (SlotEvidence { runs: vec![run], stretches: draft.finish(), ..SlotEvidence::default() }, busy_quarters)
+    slot.forget_short(least);
+    slot.runs.push(run);
+    (slot, busy_quarters)
 }
 
 #[test]
 fn a_service_with_bursts_is_told_nothing_also_where_nobody_knows_that_it_is_one() {
     for owner_kind in [Some("Deployment"), None] {
         let evidence = evidence(owner_kind);
-        let longest = evidence.workloads.values().flat_map(|one| one.slots.values());
-        let longest = longest.flat_map(|slot| &slot.stretches).map(|stretch| stretch.length()).max();
+        let longest = evidence.workloads.values().flat_map(|one| &one.slots);
+        let longest = longest.flat_map(|(_, slot)| &slot.stretches).map(|stretch| stretch.length()).max();
         assert!(longest > Some(Nanoseconds(2 * HOUR.0)), "{longest:?}");
         let found = advise(&evidence, &AdviceRequest::default(), AdviceSource::default());
         assert!(found.findings.is_empty(), "{owner_kind:?}: {:?}", found.findings);

@@ -26,7 +26,7 @@ const LEAST_ALONE: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<'a>> {
     let mut recurrence = Recurrence::default();
     runs(group).iter().for_each(|run| run.add_to(&mut recurrence));
-    let sums = known.evidence.shapes.get(&(Arc::from(group.tenant), group.name.to_owned()))?;
+    let sums = known.evidence.shapes.get(&(Arc::from(group.tenant), Arc::from(group.name)))?;
     let slots = group.slots().map(|(key, _, slot, _)| (key, slot)).collect();
     let of = |series: Series| &sums[series as usize];
     let (busy, sm) = (of(Series::Busy), of(Series::Sm));
