@@ -9,7 +9,7 @@ use super::evidence::{AdviceEvidence, SlotKey};
 use super::finding::{AdviceFinding, Dismissal, FindingGpu, FindingKind, FindingStretch, OrganisationSaving};
 use super::rules::{
     AdviceRule, FLEET_RULES, FleetFound, FleetRule, FoundAdvice, FoundStretch, Known, RULES, WorkloadGroup,
-    groups,
+    grouped, groups,
 };
 use crate::accounting::billing::{ExactMoney, time};
 use crate::model::{Grade, Money, Nanoseconds, Utc, VisibleAccount, WorkloadClass, hexadecimal};
@@ -91,14 +91,14 @@ pub struct AdviceSource {
 /// The findings of what is known, as the reader wants them.
 pub fn advise(evidence: &AdviceEvidence, request: &AdviceRequest, source: AdviceSource) -> Advice {
     let is_partial = request.visible != VisibleAccount::Everything;
+    let grouped = grouped(evidence);
     let mut known = Known::new(evidence, is_partial);
-    let groups = groups(evidence);
     let mut findings = Vec::new();
     for rule in RULES {
-        for group in &groups {
-            if let Some(found) = (rule.find)(&known, group) {
+        for group in groups(&grouped) {
+            if let Some(found) = (rule.find)(&known, &group) {
                 known.claim(&found);
-                findings.push(finding(&known, rule, group, &found, request));
+                findings.push(finding(&known, rule, &group, &found, request));
             }
         }
     }

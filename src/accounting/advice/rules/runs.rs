@@ -42,7 +42,7 @@ impl WholeRun<'_> {
 /// The runs of a group in order of their ends; those of a workload that overlap are one.
 pub(super) fn runs<'a>(group: &WorkloadGroup<'a>) -> Vec<WholeRun<'a>> {
     let mut all = Vec::new();
-    for (key, workload) in &group.workloads {
+    for (key, workload) in group.workloads {
         let of_slots = workload
             .slots
             .iter()
