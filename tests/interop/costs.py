@@ -543,7 +543,7 @@ def cases(suite, browser, server, scheme):
 
     free = [row("ml", 10, 4, None), row("bio", 4, 1, None)]
     page = of("no prices", answer(free, priced=False, before=None, budget=None))
-    page.expect(page.heads() == ["tenant", "GPU-hours held", "idle", "hours used", "kWh", "kg CO₂e"], f"without prices: {page.heads()}")
+    page.expect(page.heads() == ["tenant", "idle", "GPU-hours held", "hours used", "kWh", "kg CO₂e"], f"without prices: {page.heads()}")
     page.expect("There are no prices" in page.text("#totals") and "null" not in page.text("main"), f"without prices: {page.text('#totals')}")
     page.end()
 
@@ -725,7 +725,7 @@ def fleet(suite, browser):
         page.axe("the report")
         told = page.text("main")
         page.expect(page.text("#node") == "20 nodes", f"it is of {page.text('#node')}")
-        for wanted in ("statement 1", "unallocated"):
+        for wanted in ("statement 1", "unallocated", "complete: the exports of each node", "of them held by nobody", "the tenants that have a budget"):
             page.expect(wanted in told.lower(), f"not said: {wanted}: {told[:1500]}")
         for group in ("node", "pool", "workload", "day", "tenant"):
             page.choose("#group", group)

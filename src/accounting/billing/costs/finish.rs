@@ -22,7 +22,7 @@ use crate::accounting::billing::{
 };
 use crate::model::{HolderId, Money, RESERVED, Utc};
 
-/// Groups that have a name in the days; the others are one.
+/// Groups that have a name in the days beside the remainders; the others are one.
 const NAMED_IN_DAYS: usize = 11;
 
 /// A row before it is rounded.
@@ -266,15 +266,19 @@ impl CostDraft<'_> {
 
     /// By day, the rows that cost most by name, and the others as one. A report by day has its other property there.
     fn cost_days(&self, rows: &[OpenRow], has_money: bool) -> Vec<CostDay> {
-        let mut names = BTreeMap::<u32, Option<String>>::new();
+        let (mut names, mut count) = (BTreeMap::<u32, Option<String>>::new(), 0);
         for row in rows {
-            let is_named = names.values().flatten().count() < NAMED_IN_DAYS;
+            let is_remainder = row.row.remainder;
+            let is_named = is_remainder || count < NAMED_IN_DAYS;
             let day =
                 self.request.group.properties().iter().position(|property| property.word() == Some("day"));
             let values = row.row.values.iter().enumerate().filter(|(place, _)| Some(*place) != day);
             let name = values.map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(", ");
             let name = if name.is_empty() { "total".to_owned() } else { name };
-            names.entry(row.group).or_insert_with(|| is_named.then_some(name));
+            names.entry(row.group).or_insert_with(|| {
+                count += usize::from(!is_remainder);
+                is_named.then_some(name)
+            });
         }
         let order: Vec<u32> = rows.iter().map(|row| row.group).collect();
         let mut days = BTreeMap::<Date, Vec<(usize, Option<String>, DaySums)>>::new();

@@ -46,20 +46,27 @@ fn tenants() -> CostTenants {
     CostTenants { attributes: attributes.into(), budgets: [("ml".to_owned(), budget)].into() }
 }
 
+/// Node, tenant, day, hours within and idle.
+const ROWS: [(&str, &str, i8, u64, u64); 6] = [
+    ("n1", "ml", 1, 10, 5),
+    ("n1", "ml", 2, 3, 0),
+    ("n2", "bio", 1, 4, 4),
+    ("n2", "__unallocated__", 1, 0, 16),
+    ("n1", "chem", 2, 1, 0),
+    // Of what has nothing there is no row.
+    ("n2", "__unavailable__", 1, 0, 0),
+];
+
 fn report(request: &CostRequest, currency: Option<&str>) -> Value {
+    report_of(&ROWS, request, currency)
+}
+
+fn report_of(rows: &[(&str, &str, i8, u64, u64)], request: &CostRequest, currency: Option<&str>) -> Value {
     let ranges = request.ranges([at("2026-09-01T00:00:00Z"), at("2026-11-03T12:00:00Z")]).unwrap();
     let tenants = tenants();
     let mut draft = CostDraft::new(request, &ranges, &tenants);
     let day = |day: i8| Date::constant(2026, 11, day);
-    for (node, tenant, of, within, idle) in [
-        ("n1", "ml", 1, 10, 5),
-        ("n1", "ml", 2, 3, 0),
-        ("n2", "bio", 1, 4, 4),
-        ("n2", "__unallocated__", 1, 0, 16),
-        ("n1", "chem", 2, 1, 0),
-        // Of what has nothing there is no row.
-        ("n2", "__unavailable__", 1, 0, 0),
-    ] {
+    for &(node, tenant, of, within, idle) in rows {
         draft.add(&key(node, tenant), day(of), &sums(within, idle)).unwrap();
     }
     draft.add_before(&key("n1", "ml"), &sums(7, 0)).unwrap();
@@ -119,6 +126,17 @@ fn rows_are_by_amount_with_remainders_last_and_add_up_to_the_total() {
     );
     let days = report["days"].as_array().unwrap();
     assert_eq!(days[1]["rows"][1], json!({"name": "chem", "held": "1.00", "idle": "0.00", "amount": "2.00"}));
+}
+
+#[test]
+fn time_that_nobody_held_has_its_name_in_the_days_beside_any_number_of_tenants() {
+    let tenants: Vec<String> = (0..14).map(|number| format!("team-{number:02}")).collect();
+    let mut rows: Vec<_> = tenants.iter().map(|tenant| ("n1", tenant.as_str(), 1, 2, 0)).collect();
+    rows.push(("n1", "__unallocated__", 1, 0, 5));
+    let report = report_of(&rows, &request(&[]), Some("EUR"));
+    let day = report["days"][0]["rows"].as_array().unwrap();
+    let found: Vec<_> = day.iter().map(|row| (row["name"].as_str(), row["held"].as_str().unwrap())).collect();
+    assert_eq!(found[10..], [(Some("team-10"), "2.00"), (Some("__unallocated__"), "5.00"), (None, "6.00")]);
 }
 
 #[test]

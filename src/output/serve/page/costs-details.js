@@ -68,6 +68,7 @@ function factsOf(row, answer) {
   const { currency } = answer;
   const facts = [
     ["Amount", currency === null ? "" : amountOf(row, currency)],
+    ["Mean price", currency === null || row.money === null || !Number(row.shown.held) ? "" : `${(Number(row.money) / Number(row.shown.held)).toFixed(4)} ${currency} per GPU-hour`],
     ["Budget", row.budget ? `${budgetText(row)} ${currency}` : ""],
     ["GPU-hours held", grouped(row.shown.held)],
     ["Idle of it", row.shown.idle_share === null ? "" : `${row.shown.idle_share} %`],

@@ -176,6 +176,14 @@ function periodTitle({ name, from, to }) {
 
 const timeOf = (text) => `${text.slice(0, 10)} ${text.slice(11, 16)}`;
 
+/** What says that a period is not all there, or not sure. */
+const INCOMPLETE = ["missing_node", "open_days", "unreadable_file", "conflict", "changed_day"];
+
+function completeness({ source, period, partial, notices }) {
+  if (period.open || partial || notices.some((one) => INCOMPLETE.includes(one.kind))) return "";
+  return source.kind === "fleet" ? "; complete: the exports of each node have no gap and reach the end" : "; complete: the account of each GPU covers it";
+}
+
 function showHead(answer) {
   const { source, period } = answer;
   const clusters = (source.clusters ?? []).map(printable).join(", ");
@@ -187,7 +195,7 @@ function showHead(answer) {
   setText(byId("title"), `${periodTitle(period)} by ${by}`);
   document.title = `${periodTitle(period)} by ${by} – gpumeter costs`;
   const end = period.asked_to ? `; the period ends ${timeOf(period.asked_to)}` : "";
-  setText(byId("when"), `${timeOf(period.from)} to ${timeOf(period.to)}, ${period.time_zone}, ${grouped(String(Math.round(period.hours)))} hours${period.open ? `; still open${end}` : ""}`);
+  setText(byId("when"), `${timeOf(period.from)} to ${timeOf(period.to)}, ${period.time_zone}, ${grouped(String(Math.round(period.hours)))} hours${period.open ? `; still open${end}` : completeness(answer)}`);
   setText(byId("made"), answer.version ? `gpumeter ${answer.version}` : "gpumeter");
   setText(byId("rows-title"), `By ${by}`);
   const marks = [];
@@ -216,16 +224,18 @@ function comparison(answer) {
 }
 
 function cards(answer) {
-  const { total, shares, currency, budget, projection } = answer;
-  const hours = `${grouped(total.shown.held)} GPU-hours held`;
+  const { total, rows, shares, currency, budget, projection } = answer;
+  const nobody = rows.find((row) => row.name === UNALLOCATED);
+  const hours = `${grouped(total.shown.held)} GPU-hours${nobody ? `, ${grouped(nobody.shown.held)} of them held by nobody` : ""}`;
   const all = [currency === null ? card("Total", hours, [comparison(answer), "There are no prices."]) : card("Total", amountOf(total, currency), [comparison(answer), hours])];
   const share = (name, value, sentence, kind) => {
     if (value !== null && value !== undefined) all.push(card(name, percentText(value), [sentence], kind));
   };
   share("Idle", shares.idle, "of the time that tenants held, nobody used the GPU.", shares.idle >= 0.3 ? "cost" : "");
-  share("Unallocated", shares.unallocated, "of all GPU time, nobody held the GPU.");
+  const ofNobody = nobody && currency !== null ? ` It is ${amountOf(nobody, currency)} of the total.` : "";
+  share("Unallocated", shares.unallocated, `of all GPU time, nobody held the GPU.${ofNobody}`);
   share("Unavailable", shares.unavailable, "of all GPU time, the GPU was lost or failed.");
-  if (budget && currency !== null) all.push(card("Budget used", percentText(budget.used), [`of ${cents(budget.amount)} ${currency}`], budget.used > 1 ? "failed" : ""));
+  if (budget && currency !== null) all.push(card("Budget used", percentText(budget.used), [`of ${cents(budget.amount)} ${currency}, by the tenants that have a budget`], budget.used > 1 ? "failed" : ""));
   if (projection && currency !== null) all.push(card("At the end", `${cents(projection.amount)} ${currency}`, [`between ${cents(projection.lowest)} and ${cents(projection.highest)}, if the rest is like the last four weeks`]));
   return all;
 }
