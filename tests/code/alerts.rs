@@ -27,7 +27,7 @@ const OF_ALL_CLUSTERS: &str = "budgets.yaml";
 
 /// The level that a file's rules may need.
 fn promised(file: &str) -> Level {
-    if file == "standard.yaml" { Level::Standard } else { Level::Lean }
+    if ["standard.yaml", "unit_cost.yaml"].contains(&file) { Level::Standard } else { Level::Lean }
 }
 
 #[test]

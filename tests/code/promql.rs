@@ -18,24 +18,73 @@ use crate::rules::{self, Rule};
 /// Labels that a target adds to every series.
 pub const OF_THE_TARGET: [&str; 3] = ["cluster", "job", "instance"];
 
-/// Series that others write, with their labels.
-const FOREIGN: &[(&str, &[&str])] = &[
-    ("up", &[]),
-    ("scrape_samples_scraped", &[]),
-    ("kube_node_spec_unschedulable", &["node"]),
-    ("kube_pod_status_ready", &["namespace", "pod", "condition"]),
-    ("kube_deployment_spec_replicas", &["namespace", "deployment"]),
-    ("kueue_pending_workloads", &["cluster_queue", "status"]),
+/// Series that others write.
+struct Foreign {
+    name: &'static str,
+    is_counter: bool,
+    labels: &'static [&'static str],
+}
+
+const fn foreign(name: &'static str, labels: &'static [&'static str]) -> Foreign {
+    Foreign { name, is_counter: false, labels }
+}
+
+const fn foreign_counter(name: &'static str, labels: &'static [&'static str]) -> Foreign {
+    Foreign { name, is_counter: true, labels }
+}
+
+/// Labels of vLLM's series, and of TensorRT-LLM's and NIM's as far as the rules read them.
+const MODEL: &[&str] = &["namespace", "pod", "model_name", "engine"];
+const FINISHED: &[&str] = &["namespace", "pod", "model_name", "finished_reason"];
+/// Labels of SGLang's counters, which its tokenizer keeps, and of its gauges, which each rank may have.
+const SGLANG: &[&str] = &["namespace", "pod", "model_name", "engine_type"];
+const SGLANG_RANK: &[&str] =
+    &["namespace", "pod", "model_name", "engine_type", "tp_rank", "pp_rank", "dp_rank", "priority"];
+const TGI: &[&str] = &["namespace", "pod"];
+const TRITON: &[&str] = &["namespace", "pod", "model", "version"];
+
+/// Where engines' names and labels come from, `docs/unit-cost.md` says.
+const FOREIGN: &[Foreign] = &[
+    foreign("up", &[]),
+    foreign("scrape_samples_scraped", &[]),
+    foreign("kube_node_spec_unschedulable", &["node"]),
+    foreign("kube_pod_status_ready", &["namespace", "pod", "condition"]),
+    foreign("kube_deployment_spec_replicas", &["namespace", "deployment"]),
+    foreign("kueue_pending_workloads", &["cluster_queue", "status"]),
     // slurmctld's own, from Slurm 25.11 on.
-    ("slurm_jobs_pending", &[]),
-    ("slurm_jobs_hold", &[]),
-    ("slurm_node_cpu_total", &["node", "status"]),
-    ("vllm:num_requests_running", &["namespace", "pod", "model_name", "engine"]),
-    ("vllm:num_requests_waiting", &["namespace", "pod", "model_name", "engine"]),
-    ("sglang:num_running_reqs", &["namespace", "pod", "model_name", "tp_rank", "pp_rank"]),
-    ("sglang:num_queue_reqs", &["namespace", "pod", "model_name", "tp_rank", "pp_rank"]),
+    foreign("slurm_jobs_pending", &[]),
+    foreign("slurm_jobs_hold", &[]),
+    foreign("slurm_node_cpu_total", &["node", "status"]),
     // The flow control of the Gateway API's inference extension.
-    ("inference_extension_flow_control_queue_size", &["namespace", "inference_pool"]),
+    foreign("inference_extension_flow_control_queue_size", &["namespace", "inference_pool"]),
+    foreign_counter("vllm:prompt_tokens_total", MODEL),
+    foreign_counter("vllm:generation_tokens_total", MODEL),
+    foreign_counter("vllm:request_success_total", FINISHED),
+    foreign("vllm:num_requests_running", MODEL),
+    foreign("vllm:num_requests_waiting", MODEL),
+    foreign_counter("sglang:prompt_tokens_total", SGLANG),
+    foreign_counter("sglang:generation_tokens_total", SGLANG),
+    foreign_counter("sglang:num_requests_total", SGLANG),
+    foreign("sglang:num_running_reqs", SGLANG_RANK),
+    foreign("sglang:num_queue_reqs", SGLANG_RANK),
+    foreign_counter("trtllm_prompt_tokens_total", MODEL),
+    foreign_counter("trtllm_generation_tokens_total", MODEL),
+    foreign_counter("trtllm_request_success_total", FINISHED),
+    foreign_counter("trtllm:request_success_total", FINISHED),
+    foreign("trtllm_num_requests_running", MODEL),
+    foreign("trtllm_num_requests_waiting", MODEL),
+    foreign_counter("prompt_tokens_total", MODEL),
+    foreign_counter("generation_tokens_total", MODEL),
+    foreign_counter("request_finish_total", FINISHED),
+    foreign("num_requests_running", MODEL),
+    foreign("num_requests_waiting", MODEL),
+    foreign_counter("tgi_request_generated_tokens_sum", TGI),
+    foreign_counter("tgi_request_input_length_sum", TGI),
+    foreign_counter("tgi_request_count", TGI),
+    foreign("tgi_batch_current_size", TGI),
+    foreign("tgi_queue_size", TGI),
+    foreign_counter("nv_inference_request_success", TRITON),
+    foreign("nv_inference_pending_request_count", TRITON),
 ];
 
 /// Which metrics expressions need, and from which level on they are exported.
@@ -123,7 +172,7 @@ pub fn visit<'a>(
 enum Known {
     Family(&'static Family),
     Recorded(&'static Recorded),
-    Foreign(&'static [&'static str]),
+    Foreign(&'static Foreign),
     Alerts,
 }
 
@@ -175,8 +224,8 @@ fn unrecorded(name: &str) -> Result<Known, String> {
     if name == "ALERTS" {
         return Ok(Known::Alerts);
     }
-    if let Some((_, labels)) = FOREIGN.iter().find(|(foreign, _)| *foreign == name) {
-        return Ok(Known::Foreign(labels));
+    if let Some(foreign) = FOREIGN.iter().find(|foreign| foreign.name == name) {
+        return Ok(Known::Foreign(foreign));
     }
     known_family(name).map(Known::Family).ok_or_else(|| format!("there is no metric {name}"))
 }
@@ -253,9 +302,10 @@ impl Inference<'_> {
                 }
                 check_values(family, &selector.matchers)?;
             }
-            Some(Known::Foreign(labels)) => {
-                series.labels.extend(labels.iter().map(|label| (*label).to_owned()));
+            Some(Known::Foreign(foreign)) => {
+                series.labels.extend(foreign.labels.iter().map(|label| (*label).to_owned()));
                 series.labels.extend(target);
+                series.is_counter = foreign.is_counter;
             }
             Some(Known::Alerts) => series.is_alerts = true,
             Some(Known::Recorded(_)) | None => {}
@@ -287,7 +337,9 @@ impl Inference<'_> {
         if name == "histogram_quantile" && !series.labels.remove("le") {
             return Err(format!("histogram_quantile needs the label le: {vector}"));
         }
-        if let ("label_replace", Some(Expr::StringLiteral(label))) = (name, arguments.get(1).map(|a| &**a)) {
+        if let ("label_replace" | "label_join", Some(Expr::StringLiteral(label))) =
+            (name, arguments.get(1).map(|a| &**a))
+        {
             series.labels.insert(label.val.clone());
         }
         if name == "absent" {

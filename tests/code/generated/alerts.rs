@@ -19,6 +19,10 @@ const FILES: &[(&str, &str)] = &[
         "nodes that a scheduler takes no work to, by kube-state-metrics or an exporter of Slurm's nodes",
     ),
     ("pushed.yaml", "for agents that only push OTLP, instead of absence.yaml"),
+    (
+        "unit_cost.yaml",
+        "what tokens, requests and other units of work cost; needs sampling.workload_counters",
+    ),
     ("recording.yaml", "sums that the dashboards of a fleet read, and hours and months of tenants"),
 ];
 
