@@ -97,12 +97,15 @@ fn the_prometheus_rule_has_the_alerts() -> Outcome {
 }
 
 #[test]
-fn chart_and_base_have_the_version_of_the_crate() -> Outcome {
+fn chart_base_and_fleet_have_the_version_of_the_crate() -> Outcome {
     let version = env!("CARGO_PKG_VERSION");
     let chart = read(&format!("{CHART}/Chart.yaml"))?;
     assert!(chart.contains(&format!("\nversion: {version}\n")), "{chart}");
     assert!(chart.contains(&format!("\nappVersion: {version}\n")), "{chart}");
-    let base = read("packaging/kubernetes/base/kustomization.yaml")?;
-    assert!(base.contains(&format!("newTag: {version}\n")), "{base}");
+    // A component gets no tag from the base.
+    for name in ["packaging/kubernetes/base", &format!("{COMPONENTS}/fleet")] {
+        let text = read(&format!("{name}/kustomization.yaml"))?;
+        assert!(text.contains(&format!("newTag: {version}\n")), "{text}");
+    }
     Ok(())
 }
