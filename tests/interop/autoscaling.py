@@ -1,9 +1,10 @@
 """The manifests of examples/autoscaling on a real control plane (etcd, API server, controller manager) with a real Prometheus: what
-the HorizontalPodAutoscaler does with the recorded series. It is asked fifteen times as often as usual, and waits a hundred and
-twenty times shorter before it scales in.
+the HorizontalPodAutoscaler and then KEDA do with the recorded series. They look fifteen times as often as usual, and wait a hundred
+and twenty times shorter before they scale in.
 
 Stand-ins: the servers, kube-state-metrics and the gateway are one page of ours, made of the pods that the API server has; a
-loop of ours makes pods ready, since there is no kubelet; the external metrics are answered by `ExternalMetrics`.
+loop of ours makes pods ready, since there is no kubelet; before KEDA `ExternalMetrics` answers. KEDA is its own source without the
+scalers of other services.
 
 Runs as root in a network namespace of its own.
 """
@@ -28,7 +29,7 @@ from cluster import ADDRESS, ClusterNode
 from harness import ROOT, Prometheus, free_port, wait_for
 
 NAMESPACE = "GPUMETER_AUTOSCALING_NAMESPACE"
-PROGRAMS = ("openssl", "etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "prometheus", "unshare", "ip")
+PROGRAMS = ("openssl", "etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "prometheus", "keda-operator", "keda-adapter", "unshare", "ip")
 EXAMPLES = ROOT / "examples/autoscaling"
 SYNC, DIVISOR = 1, 120  # seconds from one look to the next; how many times shorter the stabilisation is
 GROUP = "external.metrics.k8s.io"
@@ -59,8 +60,9 @@ def autoscaling(suite):
         "rule_files": [str(suite.folder / "rules.yaml")],
         "scrape_configs": [{"job_name": "all", "honor_labels": True, "static_configs": [{"targets": [f"127.0.0.1:{exporter.port}"]}]}]})
     metrics = ExternalMetrics(plane, prometheus)
-    metrics.register()
+    plane.serve_external_metrics("metrics", metrics.port)
     requests(suite, Scaling(suite, plane, service, metrics))
+    keda(suite, Keda(plane, prometheus), service)
 
 
 def requests(suite, scaling):
@@ -94,6 +96,31 @@ def requests(suite, scaling):
     print(f"autoscaling: the replicas of the Deployment: {service.told()}")
 
 
+def keda(suite, keda, service):
+    """The ScaledObject by requests: from none to one, held while a target is lost, then at least what the fallback says, and to none."""
+    service.requests, service.seen = 0, []
+    keda.begin()
+    keda.reaches(service, 0, "no request")
+    service.waiting_outside = 2
+    keda.reaches(service, 1, "two requests wait in front of no replica")
+    service.requests, service.waiting_outside = 20, 0
+    keda.reaches(service, 2, "20 requests")
+
+    service.lost, since = 1, len(service.seen)
+    threshold = keda.manifest["spec"]["fallback"]["failureThreshold"]
+    wait_for("failures", harness.PATIENCE, lambda: keda.failures() >= threshold - 5, keda.operator, 0.25)
+    held = {service.wanted} | {replicas for _, replicas in service.seen[since:]}
+    if suite.expect(held == {2}, f"KEDA: {held} replicas while a target is lost; {service.told()}"):
+        print(f"keda: one of two targets is lost: 2 at each of {threshold - 5} failures")
+    keda.reaches(service, keda.manifest["spec"]["fallback"]["replicas"], "the fallback")
+
+    service.lost, service.requests = 0, 1
+    keda.reaches(service, 1, "one request")
+    service.requests = 0
+    keda.reaches(service, 0, "no request, after the cooldown")
+    print(f"keda: the replicas of the Deployment: {service.told()}")
+
+
 class ControlPlane(ClusterNode):
     """Without a node: pods stay where the API server has them."""
 
@@ -115,6 +142,20 @@ class ControlPlane(ClusterNode):
         self.kubectl("create", "namespace", "ml")
         account = lambda: "default" in self.kubectl("--namespace", "ml", "get", "serviceaccounts")
         wait_for("the service account of a namespace", 60, account, self.controllers)
+
+    def serve_external_metrics(self, name, port):
+        """Makes a server at the node's address the one that the API server asks for external metrics."""
+        ports = [{"name": "https", "port": port}]
+        self.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "ml"}, "spec": {"ports": ports}})
+        self.create({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": ports,
+            "metadata": {"name": name, "namespace": "ml", "labels": {"kubernetes.io/service-name": name}},
+            "endpoints": [{"addresses": [ADDRESS], "conditions": {"ready": True}}]})
+        self.create({
+            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": f"v1beta1.{GROUP}"},
+            "spec": {"group": GROUP, "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
+                     "insecureSkipTLSVerify": True, "service": {"name": name, "namespace": "ml", "port": port}}})
+        wait_for("the external metrics", 60, lambda: self.try_kubectl("get", "--raw", f"/apis/{GROUP}/v1beta1"), self.controllers)
 
     def ask(self, path, method="GET", body=None, kind="application/merge-patch+json"):
         """What the API server answers, as JSON."""
@@ -226,18 +267,6 @@ class ExternalMetrics:
         context.load_cert_chain(plane.certificates / "metrics.crt", plane.certificates / "metrics.key")
         self.port = serve(self.answer, ADDRESS, context)
 
-    def register(self):
-        port = {"name": "https", "port": self.port}
-        self.plane.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "metrics", "namespace": "ml"}, "spec": {"ports": [port]}})
-        self.plane.create({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [port],
-            "metadata": {"name": "metrics", "namespace": "ml", "labels": {"kubernetes.io/service-name": "metrics"}},
-            "endpoints": [{"addresses": [ADDRESS], "conditions": {"ready": True}}]})
-        self.plane.create({
-            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": f"v1beta1.{GROUP}"},
-            "spec": {"group": GROUP, "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
-                     "insecureSkipTLSVerify": True, "service": {"name": "metrics", "namespace": "ml", "port": self.port}}})
-        wait_for("the external metrics", 60, lambda: self.plane.try_kubectl("get", "--raw", f"/apis/{GROUP}/v1beta1"), self.plane.controllers)
 
     def answer(self, path):
         split = urlsplit(path)
@@ -256,6 +285,53 @@ class ExternalMetrics:
                   "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(one["value"][0])))} for one in found]
         return 200, "application/json", json.dumps({
             "kind": "ExternalMetricValueList", "apiVersion": f"{GROUP}/v1beta1", "metadata": {}, "items": items}).encode()
+
+
+class Keda:
+    """KEDA's operator and its server of external metrics, which take the place of ours, and its ScaledObject of the Deployment."""
+
+    OBJECT = "/apis/keda.sh/v1alpha1/namespaces/ml/scaledobjects/chat"
+
+    def __init__(self, plane, prometheus):
+        self.plane = plane
+        self.manifest = yaml.safe_load((EXAMPLES / "scaledobject-requests.yaml").read_text())
+        spec = self.manifest["spec"]
+        spec["pollingInterval"], spec["cooldownPeriod"] = SYNC, spec["cooldownPeriod"] // DIVISOR
+        spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"] //= DIVISOR
+        for trigger in spec["triggers"]:
+            trigger["metadata"]["serverAddress"] = prometheus.url
+        crds = Path(shutil.which("keda-operator")).resolve().parents[1] / "crds"
+        plane.kubectl("create", "--filename", crds)
+        kinds = "scaledobjects,scaledjobs,triggerauthentications,clustertriggerauthentications,cloudeventsources,clustercloudeventsources"
+        wait_for("KEDA's kinds", 60, lambda: plane.try_kubectl("get", kinds) is not None, plane.controllers, 0.5)
+        pki = plane.folder / "keda"
+        pki.mkdir()
+        for name, source in (("tls.crt", "metrics.crt"), ("tls.key", "metrics.key"), ("ca.crt", "ca.crt")):
+            shutil.copy(plane.certificates / source, pki / name)
+        config = os.environ["KUBECONFIG"]
+        environment = ("env", "WATCH_NAMESPACE=", "KEDA_CLUSTER_OBJECT_NAMESPACE=ml", "POD_NAMESPACE=ml")
+        self.operator = plane.suite.start("keda-operator", *environment, "keda-operator", f"--metrics-service-bind-address={ADDRESS}:9666",
+                                          f"--cert-dir={pki}", "--metrics-bind-address=0", f"--kubeconfig={config}")
+        self.adapter = plane.suite.start(
+            "keda-adapter", *environment, "keda-adapter", f"--metrics-service-address={ADDRESS}:9666", f"--cert-dir={pki}", "--port=8082",
+            "--secure-port=6443", f"--tls-cert-file={pki}/tls.crt", f"--tls-private-key-file={pki}/tls.key", f"--kubeconfig={config}",
+            f"--lister-kubeconfig={config}", f"--authentication-kubeconfig={config}", f"--authorization-kubeconfig={config}")
+
+    def begin(self):
+        """Without the other autoscaler, and without a replica."""
+        self.plane.kubectl("--namespace", "ml", "delete", "hpa", "chat")
+        self.plane.kubectl("--namespace", "ml", "scale", "deployment", "chat", "--replicas=0")
+        self.plane.kubectl("delete", "apiservice", f"v1beta1.{GROUP}")
+        self.plane.serve_external_metrics("keda-metrics-apiserver", 6443)
+        self.plane.create(self.manifest)
+
+    def failures(self):
+        """How often KEDA had no number of the requests since it had one."""
+        return self.plane.ask(self.OBJECT).get("status", {}).get("health", {}).get("s0-prometheus", {}).get("numberOfFailures", 0)
+
+    def reaches(self, service, replicas, what):
+        wait_for(f"KEDA's {replicas} replicas for {what}", harness.PATIENCE, lambda: service.wanted == replicas, self.operator)
+        print(f"keda: {what}: {replicas}")
 
 
 class Scaling:
