@@ -209,7 +209,7 @@ fn availability() -> Row {
     let all = format!("({} + {} > 0)", hours("available"), hours("unavailable"));
     let now = |part: &str| {
         tenants(&format!(
-            r#"topk(10, sum by (tenant) (tenant:gpu_tenant_{part}_seconds:rate5m{{$fleet, tenant=~"$tenant", $tenants}}) > 0)"#
+            r#"topk(10, sum by (tenant) (tenant:gpu_tenant_{part}_seconds:rate5m{{$fleet, tenant=~"$tenant", $tenants}}))"#
         ))
     };
     let pace = r#"topk(10, max by (tenant, window) (tenant_window:gpu_tenant_unavailable_seconds:ratio{$fleet, tenant=~"$tenant", window=~"1h|6h"}) / 0.005)"#;
@@ -235,7 +235,7 @@ fn availability() -> Row {
                 .width(7)
                 .height(8)
                 .zero_based()
-                .empty("no held GPU is lost, failed or slow")
+                .empty("nobody holds a GPU")
                 .query(&now("unavailable"), "{{tenant}} lost")
                 .query(&now("throttled"), "{{tenant}} slow"),
         ],
