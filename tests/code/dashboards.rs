@@ -19,6 +19,7 @@ use crate::promql::{self, Needs};
 const EXCLUDED: &[(&str, &str, &str)] = &[
     ("template-instance", "fleet", "its panels read sums of all nodes, which have no instance"),
     ("template-instance", "tenants", "its panels read sums of all nodes, which have no instance"),
+    ("template-instance", "unit-cost", "its panels read sums of all nodes, which have no instance"),
     ("template-instance", "health", "it lists the GPUs of all nodes"),
     ("template-instance", "node", "it shows one node, so that a line for each GPU stays readable"),
     ("template-instance", "gpu", "it shows one GPU"),
@@ -324,8 +325,10 @@ fn rates_are_over_the_rate_interval_of_grafana() {
 }
 
 /// The sets of labels that series are joined on.
-const JOINS: [&[&str]; 8] = [
+const JOINS: [&[&str]; 10] = [
     &[],
+    &["namespace", "owner"],
+    &["cluster", "job", "namespace", "owner"],
     &["month"],
     &["cluster", "job", "instance"],
     &["cluster", "job", "instance", "uuid"],

@@ -14,7 +14,7 @@ import shortened
 from harness import PATIENCE, ROOT, Failed
 
 PAGE = ROOT / "docs/dashboards.md"
-ORDER = ["fleet", "node", "gpu", "tenants", "workload", "health", "agent"]
+ORDER = ["fleet", "node", "gpu", "tenants", "unit-cost", "workload", "health", "agent"]
 # Queries that have nothing to show in the combined scenarios, with the reason: dashboard, panel, what is in the query.
 EMPTY = [
     ("workload", None, "> 20", "quantiles stand for the ranks of a workload of more than 20 GPUs"),
@@ -23,7 +23,7 @@ EMPTY = [
     ("agent", "Series left out", "", "no page is larger than limits.series"),
 ]
 # What Grafana fills in; account counters move every 15 s, which is the scrape interval that the document asks for.
-VALUES = {"job": ".+", "instance": ".+", "uuid": ".+", "tenant": ".+", "workload": ".+", "__rate_interval": "1m", "__range": "5m"}
+VALUES = {"job": ".+", "instance": ".+", "uuid": ".+", "tenant": ".+", "workload": ".+", "namespace": ".*", "owner": ".*", "__rate_interval": "1m", "__range": "5m"}
 # Over which span panels with a time axis are asked where the present has nothing.
 SPAN, STEP = 120, 10
 # A picture's width in pixels, and its largest size in bytes.
@@ -81,7 +81,7 @@ class Answers:
             return [{"metric": series["metric"], "values": [series["value"]]} for series in self.server.query(expression, at=now)]
 
         panels = [panel | {"targets": [target | {"answer": answer(target)} for target in panel.get("targets", [])]} for panel in dashboard["panels"]]
-        chosen = [f"{name} {values[name]}" for name, _, _ in dashboards.variables(dashboard) if values[name] != ".+"]
+        chosen = [f"{name} {values[name]}" for name, _, _ in dashboards.variables(dashboard) if values[name] not in (".+", ".*")]
         return dashboard | {"panels": panels, "chosen": ", ".join(chosen)}
 
     def _ask(self, choices, name, panel, target):

@@ -25,6 +25,7 @@ import shortened
 from alertmanager import Alertmanager, Receiver
 from browser import Browser
 from harness import ROOT, SMOKE, Failed, Prometheus, free_port, wait_for
+from model_server import ModelServer
 
 RUNBOOKS = "https://wiki.example.com/gpumeter/runbooks/"
 
@@ -84,6 +85,8 @@ class Stack:
                 nodes.append(scenarios.Node(suite, name, content, settings, *listens, seed=seed, host=hosts[0], port=self.port,
                                             **self._pushing(one, name, server, collector)))
         self.rules = self._installed()
+        began = time.monotonic()
+        self.model_server = ModelServer(suite, "vllm", "llama", lambda: time.monotonic() - began, 900)
         self.windows = {}
         for path in self.rules.glob("*.yaml"):
             divided = shortened.rules(yaml.safe_load(path.read_text()))
@@ -106,6 +109,10 @@ class Stack:
             {"targets": [f"{address(number, place)}:{self.port}" for place in range(1, len(one.nodes) + one.targets * further + 1)],
              "labels": {"cluster": one.name}}
             for number, one in enumerate(self.scenarios, 1) if not one.pushes]
+        # A model server in a pod of the combined clusters, which that pod's GPU time pays.
+        config["scrape_configs"].append({"job_name": "model-servers", "static_configs": [
+            {"targets": [self.model_server.target], "labels": {"cluster": one.name, "namespace": "team-b", "pod": "serve-7d9c5b6f4-x2k8p"}}
+            for one in self.scenarios if one.name in ("standard", "full")]})
         config["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] = [self.alertmanager.address]
         return config
 

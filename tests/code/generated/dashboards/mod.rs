@@ -11,6 +11,7 @@ mod node;
 mod panel;
 mod shared;
 mod tenants;
+mod unit_cost;
 mod workload;
 
 use std::fs;
@@ -68,12 +69,13 @@ struct Annotation {
     is_shown: bool,
 }
 
-fn dashboards() -> [Dashboard; 7] {
+fn dashboards() -> [Dashboard; 8] {
     [
         fleet::dashboard(),
         node::dashboard(),
         gpu::dashboard(),
         tenants::dashboard(),
+        unit_cost::dashboard(),
         workload::dashboard(),
         health::dashboard(),
         agent::dashboard(),
@@ -196,7 +198,7 @@ impl Annotation {
 }
 
 /// The name and the text of each file.
-pub(super) fn files() -> [(String, String); 7] {
+pub(super) fn files() -> [(String, String); 8] {
     dashboards().map(|dashboard| (format!("{}.json", dashboard.name), format!("{:#}\n", dashboard.json())))
 }
 

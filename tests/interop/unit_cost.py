@@ -1,0 +1,164 @@
+"""What a token costs, by a real Prometheus with alerts/unit_cost.yaml: two models on one node, one model over two nodes, and the sums
+against `gpumeter bill`.
+
+Agents run over simulated GPUs, an hour in two minutes. Model servers are stand-ins of ours (`model_server.py`). The demo's kubelet names no
+controllers, so Prometheus writes them into gpu_workload_info as a kubelet would report them.
+"""
+
+import json
+import re
+import subprocess
+
+import yaml
+
+import harness
+from harness import GPUMETER, MID_MONTH, PATIENCE, ROOT, SMOKE, Demo, Prometheus, bill_of, wait_for
+from model_server import ModelServer
+
+SPEED = 30
+# Simulated seconds of the run, and what a GPU costs per hour.
+SECONDS = 900 if SMOKE else 3600
+PRICE = 3.6
+CONFIG = f"""sampling: {{level: standard, workload_counters: true, driver_share: 1000000}}
+attribution: {{presence: false}}
+prices: {{currency: EUR, rates: [{{gpu_hour: {PRICE}}}]}}
+"""
+# Pod, its GPU, its use; the controller of the pods named so; the node.
+PODS = [[("chat-x1", 0, 0.25), ("draw-x2", 1, 0.9), ("wide-0", 2, 0.5), ("quiet-0", 3, 0.1)], [("wide-1", 0, 0.5), ("train-0", 1, 0.8)]]
+OWNERS = {"chat-x1": ("Deployment", "chat"), "draw-x2": ("Deployment", "draw"), "wide-0": ("StatefulSet", "wide"), "wide-1": ("StatefulSet", "wide"),
+          "quiet-0": ("StatefulSet", "quiet"), "train-0": ("Job", "train")}
+# Output tokens per second of each model, and what a million costs by what is held: GPUs * price / tokens.
+MODELS = {"Deployment/chat": (500, 1), "Deployment/draw": (250, 1), "StatefulSet/wide": (1000, 2)}
+
+
+def unit_cost(suite):
+    nodes = [Demo(suite, scenario=scenario(suite, number, pods), config=CONFIG, name=f"node{number}", began=MID_MONTH.timestamp())
+             for number, pods in enumerate(PODS, 1)]
+    seconds = lambda: nodes[0].clock.elapsed() / 1e9
+    servers = {
+        "chat-x1": ModelServer(suite, "vllm", "llama", seconds, 500),
+        "draw-x2": ModelServer(suite, "sglang", "flux", seconds, 250, running=7),
+        "wide-0": ModelServer(suite, "vllm", "giant", seconds, 1000),
+        # It waits for requests all the time.
+        "quiet-0": ModelServer(suite, "vllm", "idle", seconds, 0, requests=0, running=0),
+    }
+    server = Prometheus(suite, config=configuration(suite, nodes, servers))
+    wait_for("the first scrape of all", PATIENCE, lambda: len(server.query("up == 1")) == len(nodes) + len(servers), server.program)
+    for node in nodes:
+        node.clock.run(SPEED)
+    wait_for("the time to pass", PATIENCE + 2 * SECONDS / SPEED, lambda: seconds() > SECONDS, server.program, 0.5)
+    for node in nodes:
+        node.hold_between_ticks()
+    wait_for("series that stand still", PATIENCE, lambda: stands_still(server), server.program, 1)
+    error = scrape_error(server)
+    per_million(suite, server, error)
+    sums(suite, server, nodes, error)
+
+
+def scenario(suite, number, pods):
+    """A node whose pods hold a GPU each and use a part of its time."""
+    content = {"cycle_seconds": 2 * SECONDS, "gpus": [{"profile": "h100", "count": len(pods) + 1}], "users": [], "processes": [], "pods": [], "seed": number}
+    for place, (name, gpu, demand) in enumerate(pods):
+        uid, container = f"{number}{place}00dead-0000-4000-8000-000000000000", f"{number}{place}" * 32
+        content["pods"].append({"namespace": "llm", "name": name, "uid": uid, "containers": [{"name": "main", "id": container, "devices": [str(gpu)]}]})
+        phase = {"from": 0, "to": 2 * SECONDS, "demand": demand, "memory_bytes": 8 << 30, "sm": 0.8, "tensor": 0.5, "dram": 0.4}
+        content["processes"].append({"pid": 4100 + place, "name": "/usr/bin/python3", "gpu": gpu, "phases": [phase],
+                                     "host": {"uid": 0, "cgroup": f"/kubepods/burstable/pod{uid}/{container}"}})
+    path = suite.folder / f"node{number}.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def configuration(suite, nodes, servers):
+    rules = yaml.safe_load((ROOT / "alerts/unit_cost.yaml").read_text())
+    rules["groups"][0]["interval"] = "2s"
+    path = suite.folder / "unit_cost.yaml"
+    path.write_text(json.dumps(rules))
+    controllers = [{"source_labels": ["__name__", "k8s_pod_name"], "regex": f"gpu_workload_info;{pod}", "target_label": f"k8s_owner_{label}", "replacement": value}
+                   for pod, owner in OWNERS.items() for label, value in zip(("kind", "name"), owner)]
+    return {
+        "rule_files": [str(path)],
+        "scrape_configs": [
+            {"job_name": "gpumeter", "static_configs": [{"targets": [node.instance for node in nodes]}], "metric_relabel_configs": controllers},
+            {"job_name": "servers", "static_configs": [{"targets": [one.target], "labels": {"namespace": "llm", "pod": pod}} for pod, one in servers.items()]},
+        ],
+    }
+
+
+def stands_still(server):
+    """The last closed window is in the recorded series, which no longer change."""
+    [total] = values(server, "sum(gpu_tenant_held_cost_total) - sum(gpu_tenant_held_cost_total offset 5s)").values()
+    recorded = values(server, "sum(namespace_owner:gpu_workload_held_cost:increase1h) - sum(namespace_owner:gpu_workload_held_cost:increase1h offset 5s)")
+    return total == 0 and recorded and abs(recorded[()]) < 1e-3
+
+
+def scrape_error(server):
+    """The share by which Prometheus may miss a sum: half a scrape at each end, by which it extrapolates, and what was counted before the
+    first scrape."""
+    [seconds] = values(server, "max(timestamp(gpu_tenant_held_cost_total) - min_over_time(timestamp(gpu_tenant_held_cost_total)[1h:1s]))").values()
+    [first] = values(server, "sum(min_over_time(gpu_tenant_held_cost_total[1h])) / sum(gpu_tenant_held_cost_total)").values()
+    return 1 / seconds + first
+
+
+def values(server, expression, *labels):
+    return {tuple(one["metric"].get(label, "") for label in labels): float(one["value"][1]) for one in server.query(expression)}
+
+
+def per_million(suite, server, error):
+    # Tokens are counted at once, money up to 25 s later: windows of 15 s close after 10 s.
+    allowed = 2 * error + 25 / SECONDS + 0.01
+    query = '1e6 * namespace_owner_unit:gpu_workload_{}:per_unit1h{{unit="output_tokens"}}'
+    held, used = (values(server, query.format(f"{basis}_cost"), "owner") for basis in ("held", "used"))
+    joules, dynamic = (values(server, query.format(energy), "owner") for energy in ("energy_joules", "dynamic_energy_joules"))
+    suite.expect({owner for owner, in held} == set(MODELS), f"a million tokens have prices of {sorted(held)}, not of {sorted(MODELS)}")
+    for owner, (tokens, gpus) in MODELS.items():
+        expected = gpus * PRICE / 3600 / tokens * 1e6
+        found = held.get((owner,), 0)
+        suite.expect(abs(found / expected - 1) <= allowed, f"{owner}: {found} a million, not {expected} within {allowed:.1%}")
+        # On a busy machine a part of the time is not measured, which is neither used nor idle.
+        share = used.get((owner,), 0) / found if found else 0
+        demand = next(demand for pods in PODS for pod, _, demand in pods if "/".join(OWNERS[pod]) == owner)
+        suite.expect(0 < share < demand + 0.05, f"{owner}: used is {share:.0%} of held, and at most {demand:.0%} of the time is busy")
+        money, seconds = (sum(values(server, f'namespace_owner:gpu_workload_used_{amount}:increase1h{{owner="{owner}"}}').values()) for amount in ("cost", "seconds"))
+        suite.expect(abs(money / (seconds * PRICE / 3600) - 1) < 0.001, f"{owner}: {seconds} s used are {money} EUR")
+        suite.expect(0 < dynamic.get((owner,), 0) < joules.get((owner,), 0), f"{owner}: joules {joules}, dynamic {dynamic}")
+        print(f"unit_cost: {owner}: held {found:.3f}, used {used[(owner,)]:.3f} EUR per million output tokens, expected {expected:.3f} held; "
+              f"{joules[(owner,)] / 1e6:.3f} J a token, {dynamic[(owner,)] / 1e6:.3f} dynamic")
+    running = values(server, "namespace_owner_model:llm_requests_running:sum", "owner", "model")
+    suite.expect(running.get(("Deployment/draw", "flux")) == 7, f"two ranks of SGLang run the same 7 requests: {running}")
+
+
+def sums(suite, server, nodes, error):
+    """Owners and remainders against the tenants, and both against the bills."""
+    increase = lambda selector: sum(values(server, f"sum(increase({selector}[1h]))").values())
+    owners, used = (sum(values(server, f"sum(namespace_owner:gpu_workload_{basis}_cost:increase1h)").values()) for basis in ("held", "used"))
+    whole = increase("gpu_tenant_held_cost_total")
+    remainders = increase('gpu_tenant_held_cost_total{tenant=~"__.*__"}')
+    held = owners + remainders
+    unused = remainders + PRICE / 3600 * (increase("gpu_tenant_idle_seconds_total") + increase("gpu_tenant_unmeasured_seconds_total"))
+    billed = sum(total(suite, node) for node in nodes)
+    # Of what Prometheus scraped last.
+    counted = sum(values(server, "sum(gpu_tenant_held_cost_total)").values())
+    suite.expect(abs(counted - billed) < 1e-6, f"counters have {counted} EUR, bills {billed}")
+    for name, found, expected in (("owners and remainders, of the tenants' sum", held, whole), ("used, idle, unmeasured and remainders, of the tenants' sum", used + unused, whole),
+                                  ("owners and remainders, of the bills", held, billed)):
+        off = found / expected - 1
+        suite.expect(abs(off) <= error, f"{name}: {found} of {expected}, {off:+.2%}; the scrape's own error is {error:.2%}")
+        print(f"unit_cost: {name}: {found:.4f} of {expected:.4f} EUR, {off:+.2%}; the scrape's own error is at most {error:.2%}")
+
+
+def total(suite, node):
+    """What a node's counters must have: its bill, which goes to the last whole minute, and the windows of 15 s since then at the
+    same price."""
+    done = subprocess.run([GPUMETER, "bill", "--url", node.url, "--json"], capture_output=True, text=True, timeout=PATIENCE)
+    suite.expect(done.returncode == 0, f"gpumeter bill: {done.stderr}")
+    lines = bill_of(done.stdout)["lines"]
+    counted = sum(float(value) for value in re.findall(r"(?m)^gpu_tenant_held_seconds_total{.*} (\S+)", node.page()))
+    since = counted - sum(line["held_ns"] for line in lines) / 1e9
+    gpus = len({line["gpu"] for line in lines})
+    # A bill reads the ledger, which is a window ahead of the page of a clock that is held.
+    suite.expect(-15.001 <= since / gpus <= 75, f"{node.name}: {since} s on {gpus} GPUs are counted and not billed")
+    return sum(float(line["money"] or 0) for line in lines) + since * PRICE / 3600
+
+
+harness.run(unit_cost)
