@@ -84,7 +84,8 @@ fn faults(gpu: &EvidenceGpu) -> Vec<(&str, Utc, Utc)> {
 fn worked_before(evidence: &SlotEvidence, part: IdleStretch, fault: Utc) -> bool {
     let mut idle_since = part.from;
     for before in evidence.stretches.iter().rev().filter(|stretch| stretch.from < part.from) {
-        if before.to < idle_since {
+        // In a shorter break it may as well have been idle while nothing was measured, as where a driver hangs before its fault is told.
+        if idle_since.since(before.to) >= LEAST {
             break;
         }
         idle_since = before.from;
@@ -93,4 +94,35 @@ fn worked_before(evidence: &SlotEvidence, part: IdleStretch, fault: Utc) -> bool
     let has_worked = run.and_then(|run| run.first_use).is_some_and(|first| first < fault);
     // A fault may be noticed only when work has stopped for it.
     has_worked && idle_since.plus(Nanoseconds(LEAST.0 + part.grid.0)) >= fault
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::accounting::advice::evidence::{ProcessPresence, SlotRun};
+    use crate::model::{MINUTE, Microjoules};
+
+    #[test]
+    fn who_was_idle_before_a_time_without_measurement_did_not_work_until_the_fault() {
+        let at = |minutes: u64| Utc(minutes * MINUTE.0);
+        let idle = |from: u64, to: u64| IdleStretch {
+            from: at(from),
+            to: at(to),
+            grid: MINUTE,
+            idle: at(to).since(at(from)),
+            process: ProcessPresence::Present,
+            waiting: Microjoules(0),
+            rate: None,
+            is_alone: true,
+        };
+        let run = SlotRun { end: at(200), first_use: Some(at(0)), ..SlotRun::default() };
+        let worked = |stretches: &[IdleStretch]| {
+            let evidence =
+                SlotEvidence { runs: vec![run], stretches: stretches.to_vec(), ..SlotEvidence::default() };
+            worked_before(&evidence, idle(98, 150), at(100))
+        };
+        assert!(worked(&[idle(98, 150)]) && worked(&[idle(20, 60), idle(98, 150)]));
+        assert!(!worked(&[idle(60, 150)]));
+        assert!(!worked(&[idle(20, 95), idle(98, 150)]), "three minutes were not measured");
+    }
 }
