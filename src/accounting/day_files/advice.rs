@@ -6,11 +6,12 @@ use std::sync::Arc;
 use parquet::file::reader::ChunkReader;
 
 use super::day_file::{DayFile, RunLimits};
-use super::directory::{DayPath, ExportDirectory, date_of};
+use super::day_walk::read_days;
+use super::directory::{DayPath, ExportDirectory};
 use super::error::{ExportError, FileProblem};
 use super::evidence_file::read_evidence;
 use super::expected::{ExpectedNode, FileTimes, Reports};
-use super::fleet::{ExportSource, SurveyedFiles, survey};
+use super::fleet::ExportSource;
 use crate::accounting::advice::{
     Advice, AdviceEvidence, AdviceRequest, AdviceSource, COMMITMENT_DAYS, FleetEvidence, PERIOD,
     SlotEvidence, SlotKey, SlotRow, SlotRun, SlotTime, WorkloadEvidence, WorkloadKey, advise, least_idle,
@@ -22,7 +23,6 @@ use crate::model::{
     DAY, Fact, Facts, Grade, HOUR, Holder, HolderId, Nanoseconds, QUARTER_HOUR, Series, Shapes, Utc,
     VisibleAccount, WorkloadClass,
 };
-use crate::runtime::thread::map_in_order;
 
 /// The findings over the files of a directory; tells after each file how many were read, and how many there are.
 ///
@@ -31,41 +31,25 @@ use crate::runtime::thread::map_in_order;
 pub fn make_advice(
     source: &ExportSource<'_>,
     request: &AdviceRequest,
-    mut step: impl FnMut(usize, usize) -> Result<(), ExportError>,
+    step: impl FnMut(usize, usize) -> Result<(), ExportError>,
 ) -> Result<Advice, ExportError> {
     let to = source.exported_until()?;
     let from = Utc(to.0.saturating_sub(PERIOD.0)).floor(DAY);
     let wants_fleet = !source.expected.is_empty() && request.visible == VisibleAccount::Everything;
     let begin = if wants_fleet { Utc(to.0.saturating_sub(COMMITMENT_DAYS * DAY.0)).floor(DAY) } else { from };
-    let all = source.days()?;
-    let is_inside = |day: &DayPath| date_of(begin) <= day.date && day.date < date_of(to.ceil(DAY));
-    let files = all.into_iter().filter(is_inside).collect();
-    let is_skipped = |problem: &FileProblem| source.skip_damaged && problem.is_damage();
-    let SurveyedFiles { files, shared, skipped } = survey(files, is_skipped, &mut step)?;
     let follows_links = source.untrusted_at.is_none();
-    let visible = &request.visible;
-    let reader = DayReader { shared: &shared, visible, since: from, wants_fleet, follows_links };
+    let reader = DayReader { visible: &request.visible, since: from, wants_fleet, follows_links };
     let mut draft = FleetAdvice::new([begin, from, to], &source.expected);
-    draft.is_shared = !shared.is_empty();
-    draft.skipped += skipped.len();
-    map_in_order(
-        &files,
-        |day| reader.read(day),
-        |place, read| {
-            match read {
-                Ok(day) => draft.add(day),
-                Err(problem) if is_skipped(&problem) => draft.skipped += 1,
-                Err(problem) => return Err(problem.at(&files[place].path)),
-            }
-            step(place + 1, files.len())
-        },
-    )?;
+    let read = |day: &DayPath, shared: &BTreeSet<Arc<str>>| reader.read(day, shared);
+    let unread = read_days(source, [begin, to], step, read, |day| {
+        draft.add(day);
+        Ok(())
+    })?;
+    (draft.skipped, draft.is_shared) = (unread.skipped, unread.has_shared);
     draft.finish(request)
 }
 
 struct DayReader<'a> {
-    /// The GPUs of several ledgers, by date: nobody knows which of them is right.
-    shared: &'a BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     visible: &'a VisibleAccount,
     /// Only what is of the fleet is read of days before.
     since: Utc,
@@ -108,16 +92,18 @@ struct QuarterRow {
 }
 
 impl DayReader<'_> {
-    fn read(&self, day: &DayPath) -> Result<AdviceDay, FileProblem> {
+    /// Reads a file without the GPUs that several ledgers have: nobody knows which of them is right.
+    fn read(&self, day: &DayPath, shared: &BTreeSet<Arc<str>>) -> Result<AdviceDay, FileProblem> {
         let file = DayFile::open(&day.path)?;
         file.check_place(day)?;
-        self.read_file(day, file)
+        self.read_file(day, file, shared)
     }
 
     fn read_file<R: ChunkReader + 'static>(
         &self,
         day: &DayPath,
         file: DayFile<R>,
+        shared: &BTreeSet<Arc<str>>,
     ) -> Result<AdviceDay, FileProblem> {
         let none = BTreeSet::new();
         let begin = file.header().day;
@@ -128,7 +114,6 @@ impl DayReader<'_> {
             by_quarter: &none,
             all_by_quarter: true,
         };
-        let shared = self.shared.get(&*day.date).unwrap_or(&none);
         let is_recent = begin >= self.since;
         let mut draft = AdviceDayDraft::new(file.header(), self.visible);
         let mut fleet = self.wants_fleet.then(|| FleetDay::new(file.header()));

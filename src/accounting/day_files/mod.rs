@@ -9,6 +9,7 @@ mod columns;
 mod control;
 mod day_bytes;
 mod day_file;
+mod day_walk;
 mod directory;
 mod error;
 mod evidence_file;

@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::day_file::{DayFile, RunLimits};
-use super::directory::{DayPath, date_of};
+use super::day_walk::read_days;
+use super::directory::DayPath;
 use super::error::{ExportError, FileProblem};
-use super::fleet::{ExportSource, SurveyedFiles, survey};
+use super::fleet::ExportSource;
 use crate::accounting::advice::{AdviceSource, PERIOD};
 use crate::accounting::billing::{BillLine, DayEvidence, DayHeader, DayRow, ExactMoney};
 use crate::accounting::planning::{
     Demand, DemandDraft, DemandQuarter, DemandRequest, DemandRun, Fit, FitDraft, FitRequest, FitRow,
+    LastPrice,
 };
 use crate::accounting::tenants::recurring_name;
 use crate::model::{Bytes, DAY, Fact, Facts, Holder, HolderId, MigProfile, Nanoseconds, Series, Shape, Utc};
-use crate::runtime::thread::map_in_order;
 
 /// Whether workloads would have fitted together, over the files of a directory; tells after each file how many were read, and how
 /// many there are.
@@ -31,23 +32,23 @@ pub fn make_fit(
     let mut draft = FitDraft::new(request.clone(), period);
     let mut facts = FilesFacts::default();
     let read = |day: &DayPath, shared: &BTreeSet<Arc<str>>| FitDay::read(source, day, shared, request);
-    let skipped = read_days(source, period, step, read, |header, day| {
+    let read = read_days(source, period, step, read, |(header, day)| {
         facts.add(&header);
-        let FitDay { rows, rates, shapes, ambiguous } = day;
+        let FitDay { rows, prices, shapes, ambiguous } = day;
         if let Some(text) = ambiguous {
             return Err(ExportError::Request(text));
         }
         for gpu in &header.gpus {
             draft.add_gpu(&gpu.gpu.uuid, &gpu.model, gpu.memory);
         }
-        for ((model, profile), (at, rate)) in rates {
-            draft.add_rate(&model, profile.as_ref(), at, Some(rate));
+        for ((model, profile), price) in prices {
+            draft.add_price(&model, profile.as_ref(), price);
         }
         rows.iter().for_each(|row| draft.add(row));
         shapes.iter().for_each(|(part, series, shape)| draft.add_shape(*part, *series, shape));
         Ok(())
     })?;
-    facts.skipped = skipped;
+    facts.skipped = read.skipped;
     (draft.currency, draft.notes) = (facts.currency(), facts.notes());
     draft.finish(facts.source()).map_err(ExportError::Request)
 }
@@ -65,44 +66,15 @@ pub fn make_demand(
     let mut draft = DemandDraft::new(request.clone(), period);
     let mut facts = FilesFacts::default();
     let read = |day: &DayPath, shared: &BTreeSet<Arc<str>>| DemandDay::read(source, day, shared, request);
-    let skipped = read_days(source, period, step, read, |header, day| {
+    let read = read_days(source, period, step, read, |(header, day)| {
         facts.add(&header);
         day.quarters.iter().for_each(|(from, quarter)| draft.add(*from, quarter));
         day.runs.into_iter().for_each(|run| draft.add_run(run));
         Ok(())
     })?;
-    facts.skipped = skipped;
+    facts.skipped = read.skipped;
     (draft.currency, draft.notes) = (facts.currency(), facts.notes());
     draft.finish(facts.source()).map_err(ExportError::Request)
-}
-
-/// Reads the files of a period, each with the GPUs of its date that several ledgers have. Returns how many damaged ones were left out.
-fn read_days<T: Send>(
-    source: &ExportSource<'_>,
-    [from, to]: [Utc; 2],
-    mut step: impl FnMut(usize, usize) -> Result<(), ExportError>,
-    read: impl Fn(&DayPath, &BTreeSet<Arc<str>>) -> Result<(DayHeader, T), FileProblem> + Sync,
-    mut add: impl FnMut(DayHeader, T) -> Result<(), ExportError>,
-) -> Result<usize, ExportError> {
-    let all = source.days()?;
-    let is_inside = |day: &DayPath| date_of(from.floor(DAY)) <= day.date && day.date < date_of(to.ceil(DAY));
-    let files = all.into_iter().filter(is_inside).collect();
-    let is_skipped = |problem: &FileProblem| source.skip_damaged && problem.is_damage();
-    let SurveyedFiles { files, shared, skipped } = survey(files, is_skipped, &mut step)?;
-    let (mut skipped, none) = (skipped.len(), BTreeSet::new());
-    map_in_order(
-        &files,
-        |day| read(day, shared.get(&*day.date).unwrap_or(&none)),
-        |place, read| {
-            match read {
-                Ok((header, read)) => add(header, read)?,
-                Err(problem) if is_skipped(&problem) => skipped += 1,
-                Err(problem) => return Err(problem.at(&files[place].path)),
-            }
-            step(place + 1, files.len())
-        },
-    )?;
-    Ok(skipped)
 }
 
 /// Opens a file, and takes its rows by quarter hours, without those of GPUs that several ledgers have.
@@ -141,8 +113,8 @@ fn rate(header: &DayHeader, line: &BillLine) -> Option<i64> {
 #[derive(Default)]
 struct FitDay {
     rows: Vec<FitRow>,
-    /// The last ones by product and profile.
-    rates: BTreeMap<(String, Option<MigProfile>), (Utc, i64)>,
+    /// By product and profile.
+    prices: BTreeMap<(String, Option<MigProfile>), LastPrice>,
     shapes: Vec<(usize, Series, Shape)>,
     /// A holder that two names mean.
     ambiguous: Option<String>,
@@ -160,13 +132,8 @@ impl FitDay {
         let (header, evidence) = read_rows(source, path, shared, |header, run| {
             let line = &run.line;
             let rate = rate(header, line);
-            if let Some(rate) = rate {
-                let key = (model(header, &line.gpu.uuid).to_owned(), line.slot.profile.clone());
-                let known = day.rates.entry(key).or_insert((run.from, rate));
-                if known.0 <= run.from {
-                    *known = (run.from, rate);
-                }
-            }
+            let key = (model(header, &line.gpu.uuid).to_owned(), line.slot.profile.clone());
+            day.prices.entry(key).or_default().add(LastPrice::at(run.from, rate));
             let part = parts.entry(line.holder.clone()).or_insert_with(|| {
                 part_of(request, line).unwrap_or_else(|text| {
                     day.ambiguous = Some(text);

@@ -16,6 +16,7 @@ use crate::accounting::advice::PERIOD;
 use crate::accounting::billing::{DayGpu, ExactMoney, PricedSlot, SlotRates};
 use crate::accounting::planning::{
     Demand, DemandDraft, DemandQuarter, DemandRequest, DemandRun, Fit, FitDraft, FitRequest, FitRow,
+    LastPrice,
 };
 use crate::accounting::tenants::recurring_name;
 use crate::model::{Bytes, HolderId, MigProfile, Nanoseconds, QUARTER_HOUR, SHAPE_COLUMNS, Shape, Utc};
@@ -33,9 +34,10 @@ pub(super) fn make_fit(connection: &Connection, request: &FitRequest) -> Result<
     draft.currency = prices.currency.clone();
     for (_, gpu) in &account.gpus {
         draft.add_gpu(&gpu.gpu.uuid, &gpu.model, gpu.memory);
-        draft.add_rate(&gpu.model, None, to, prices.rate(&account, gpu, 0, to));
+        draft.add_price(&gpu.model, None, LastPrice::at(to, prices.rate(&account, gpu, 0, to)));
         for (key, profile) in &prices.profiles {
-            draft.add_rate(&gpu.model, Some(profile), to, prices.rate(&account, gpu, *key, to));
+            let price = LastPrice::at(to, prices.rate(&account, gpu, *key, to));
+            draft.add_price(&gpu.model, Some(profile), price);
         }
     }
     let mut parts = HashMap::<i64, (usize, Arc<str>)>::new();

@@ -110,14 +110,35 @@ pub struct FitRow {
     pub rate: Option<i64>,
 }
 
+/// The last of prices that come in any order, in nano-units per GPU-hour.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LastPrice(Option<(Utc, i64)>);
+
+impl LastPrice {
+    /// What was paid at a time, if a price was in force.
+    pub fn at(at: Utc, rate: Option<i64>) -> Self {
+        Self(rate.map(|rate| (at, rate)))
+    }
+
+    /// Keeps the later one; of the same time the one that came last.
+    pub fn add(&mut self, other: Self) {
+        if other.0.is_some_and(|(at, _)| self.0.is_none_or(|(last, _)| last <= at)) {
+            *self = other;
+        }
+    }
+
+    fn rate(self) -> Option<i64> {
+        self.0.map(|(_, rate)| rate)
+    }
+}
+
 /// A product or a profile.
 #[derive(Clone, Debug, Default)]
 struct KnownTarget {
     memory: Option<Bytes>,
     /// Of an instance.
     profile: Option<MigProfile>,
-    /// The last one, per GPU-hour.
-    rate: Option<(Utc, i64)>,
+    price: LastPrice,
 }
 
 /// The rows up to now.
@@ -134,7 +155,7 @@ pub struct FitDraft {
     /// The product of a GPU.
     models: BTreeMap<Arc<str>, String>,
     /// What the workloads themselves paid for whole GPUs at last, by product: others may have it dearer or cheaper.
-    own_rates: BTreeMap<String, (Utc, i64)>,
+    own_prices: BTreeMap<String, LastPrice>,
     /// The memory of a workload by slot and holder, in the cell of the last row.
     memory: BTreeMap<MemoryPlace, Bytes>,
     last: Utc,
@@ -202,7 +223,7 @@ impl FitDraft {
             targets: BTreeMap::new(),
             profiles: BTreeMap::new(),
             models: BTreeMap::new(),
-            own_rates: BTreeMap::new(),
+            own_prices: BTreeMap::new(),
             memory: BTreeMap::new(),
             last: Utc(0),
             currency: None,
@@ -216,8 +237,8 @@ impl FitDraft {
         self.models.insert(Arc::clone(uuid), model.to_owned());
     }
 
-    /// What a GPU-hour on a product, or on an instance of a profile, cost at a time.
-    pub fn add_rate(&mut self, model: &str, profile: Option<&MigProfile>, at: Utc, rate: Option<i64>) {
+    /// What a GPU-hour on a product, or on an instance of a profile, cost.
+    pub fn add_price(&mut self, model: &str, profile: Option<&MigProfile>, price: LastPrice) {
         let known = match profile {
             Some(profile) => self.profiles.entry(profile.name.to_string()).or_default(),
             None => &mut self.targets,
@@ -227,9 +248,7 @@ impl FitDraft {
         }
         let Some(known) = known.get_mut(model) else { return };
         known.profile = profile.cloned().or_else(|| known.profile.take());
-        if let Some(rate) = rate.filter(|_| known.rate.is_none_or(|(last, _)| last <= at)) {
-            known.rate = Some((at, rate));
-        }
+        known.price.add(price);
     }
 
     /// Adds a row. Those of a GPU come in order of time.
@@ -244,11 +263,9 @@ impl FitDraft {
         };
         *part.held_on.entry(Arc::clone(&row.uuid)).or_default() += row.held;
         let model = self.models.get(&row.uuid).filter(|_| row.gpu_instance.is_none() && row.held.0 > 0);
-        if let (Some(model), Some(rate)) = (model, row.rate) {
-            let known = self.own_rates.entry(model.clone()).or_insert((row.from, rate));
-            if known.0 <= row.from {
-                *known = (row.from, rate);
-            }
+        if let Some(model) = model {
+            let known = self.own_prices.entry(model.clone()).or_default();
+            known.add(LastPrice::at(row.from, row.rate));
         }
         let count = self.parts.len();
         let empty = || FitCell { to: row.to, parts: vec![None; count], is_unknown: false };
@@ -343,7 +360,6 @@ impl FitDraft {
         let name = self.request.on.as_deref().unwrap_or(most);
         let known = self.targets.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         let model = self.targets.get(most).cloned().unwrap_or_default();
-        let rate = |of: &KnownTarget| of.rate.map(|(_, rate)| rate);
         match (known, memory_of_profile(name)) {
             (_, Some(memory)) => {
                 let of_name = self.profiles.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
@@ -361,7 +377,7 @@ impl FitDraft {
                     memory: Some(memory),
                     slices: size,
                     of_slices: total.max(1),
-                    rate: rate(&known).or_else(|| rate(&model)),
+                    rate: known.price.rate().or_else(|| model.price.rate()),
                 })
             }
             (Some((name, known)), None) => Ok(FitTarget {
@@ -369,7 +385,7 @@ impl FitDraft {
                 memory: known.memory,
                 slices: 1,
                 of_slices: 1,
-                rate: self.own_rates.get(name).map(|(_, rate)| *rate).or_else(|| rate(known)),
+                rate: self.own_prices.get(name).and_then(|price| price.rate()).or_else(|| known.price.rate()),
             }),
             (None, None) => {
                 let names: Vec<&str> =
@@ -652,7 +668,7 @@ mod tests {
         for uuid in ["GPU-0", "GPU-1"] {
             draft.add_gpu(&uuid.into(), "NVIDIA H100 80GB HBM3", Some(Bytes(80 * GIB)));
         }
-        draft.add_rate("NVIDIA H100 80GB HBM3", None, Utc(0), Some(4_000_000_000));
+        draft.add_price("NVIDIA H100 80GB HBM3", None, LastPrice::at(Utc(0), Some(4_000_000_000)));
         draft
     }
 
@@ -705,7 +721,7 @@ mod tests {
     fn a_gpu_costs_what_the_workloads_paid_for_one_and_not_what_others_do() {
         let mut draft = draft(None);
         (0..2).for_each(|part| draft.add(&minute(part, 0, 10, 1)));
-        draft.add_rate("NVIDIA H100 80GB HBM3", None, Utc(HOUR.0), Some(1_000_000_000));
+        draft.add_price("NVIDIA H100 80GB HBM3", None, LastPrice::at(Utc(HOUR.0), Some(1_000_000_000)));
         assert_eq!(fit(draft).on.rate, Some(4_000_000_000));
     }
 

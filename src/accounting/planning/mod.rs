@@ -11,4 +11,6 @@ pub use demand::{
     Demand, DemandDraft, DemandHour, DemandQuarter, DemandRequest, DemandRun, DemandSeries, HourForecast,
     WEEKS, WorkloadStarts,
 };
-pub use fit::{Fit, FitDraft, FitRequest, FitRow, FitStretch, FitTarget, FittedWorkload, Placement};
+pub use fit::{
+    Fit, FitDraft, FitRequest, FitRow, FitStretch, FitTarget, FittedWorkload, LastPrice, Placement,
+};
