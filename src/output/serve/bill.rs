@@ -60,6 +60,25 @@ pub(super) enum LedgerAnswer {
     Jobs,
 }
 
+impl LedgerQuestion {
+    /// What to do where the answer takes too long.
+    const fn instead(&self) -> &'static str {
+        match self {
+            // Their periods are fixed.
+            Self::Advice(_) => {
+                "without a limit: gpumeter advise --exports DIRECTORY, where the exports of all nodes are"
+            }
+            Self::Fit(_) => {
+                "without a limit: gpumeter fit --exports DIRECTORY, where the exports of all nodes are"
+            }
+            Self::Demand(_) => {
+                "without a limit: gpumeter demand --exports DIRECTORY, where the exports of all nodes are"
+            }
+            _ => "ask for a shorter period",
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct BillJob {
     pub question: LedgerQuestion,
@@ -128,6 +147,7 @@ pub(super) async fn request_bill(
 ) -> Result<Bytes, (StatusCode, String)> {
     let unavailable = |line: &str| (StatusCode::SERVICE_UNAVAILABLE, line.to_owned());
     let has_book = matches!(&question, LedgerQuestion::Bill(request) if request.book.is_some());
+    let instead = question.instead();
     let _permit = match has_book.then(|| bills.with_book.try_acquire()).transpose() {
         Ok(permit) => permit,
         Err(_) => return Err(unavailable("another bill with other prices is being made; try again soon")),
@@ -143,7 +163,7 @@ pub(super) async fn request_bill(
         Ok(Ok(Err(refusal))) => Err(unavailable(&refusal.text)),
         Ok(Err(_)) => Err(unavailable("the reader of the account failed; the log of this server says why")),
         Err(_) => {
-            let line = format!("no answer within {} s; ask for a shorter period", limit.as_secs_f64());
+            let line = format!("no answer within {} s; {instead}", limit.as_secs_f64());
             Err((StatusCode::GATEWAY_TIMEOUT, line))
         }
     }
@@ -254,6 +274,28 @@ mod tests {
         for empty in [None, Some("&&")] {
             let request = parse(empty).unwrap();
             assert_eq!((request.from, request.to), (None, None));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_takes_too_long_says_which_command_has_no_limit() {
+        let told = |query: Option<&str>, answer: LedgerAnswer| {
+            let (jobs, _waiting) = mpsc::channel(1);
+            let question = parse_query(query, answer, &TimeZone::UTC, VisibleAccount::Everything).unwrap();
+            let asked = BillQueue::new(jobs);
+            let asked = request_bill(&asked, question, false, Duration::ZERO);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(asked).unwrap_err()
+        };
+        for (query, answer, instead) in [
+            (None, LedgerAnswer::Advice, "gpumeter advise --exports DIRECTORY"),
+            (Some("workload=a&workload=b"), LedgerAnswer::Fit, "gpumeter fit --exports DIRECTORY"),
+            (None, LedgerAnswer::Demand, "gpumeter demand --exports DIRECTORY"),
+            (Some("job=7"), LedgerAnswer::Jobs, "ask for a shorter period"),
+        ] {
+            let (status, line) = told(query, answer);
+            assert_eq!(status, StatusCode::GATEWAY_TIMEOUT);
+            assert!(line.starts_with("no answer within 0 s; ") && line.contains(instead), "{line}");
         }
     }
 
