@@ -343,6 +343,20 @@ fn a_day_that_was_not_over_when_it_was_summed_may_grow_and_later_changes_are_lis
 }
 
 #[test]
+fn a_node_whose_exports_begin_within_the_period_is_named() {
+    let mut fleet = Fleet::new(TimeZone::UTC);
+    let period = ("period", "2026-11-20..2026-11-23");
+    let late = |fleet: &Fleet| -> Vec<String> {
+        let notices = fleet.costs(&[period]).notices.into_iter().map(|notice| notice.text);
+        notices.filter(|text| text.starts_with("Exports begin")).collect()
+    };
+    assert_eq!(late(&fleet), Vec::<String>::new());
+    fs::remove_file(fleet.file("2026-11-20", "past")).unwrap();
+    fleet.look();
+    assert_eq!(late(&fleet), ["Exports begin after the period does: past (from 2026-11-21)."]);
+}
+
+#[test]
 fn a_clock_that_is_set_back_removes_nothing() {
     let mut fleet = Fleet::new(TimeZone::UTC);
     let before = json(&fleet.costs(&[("group", "day")]));

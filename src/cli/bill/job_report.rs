@@ -104,7 +104,7 @@ pub(super) fn accounted_until(jobs: &[JobSummary], zone: &TimeZone) -> ReportPar
     let grid = if is_coarse { "quarter hours" } else { "minutes" };
     let open = jobs.iter().filter(|job| job.goes_on()).count();
     let state = match (open, jobs.len()) {
-        (0, _) => "complete on all nodes that reported".to_owned(),
+        (0, _) => "ended on all nodes that reported".to_owned(),
         (_, 1) => "not complete: it may go on where the account ends".to_owned(),
         (open, all) => format!("{open} of {all} jobs not complete: they may go on where the account ends"),
     };

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpumeter::accounting::advice::{
-    AdviceEvidence, AdviceRequest, AdviceSource, EvidenceGpu, FleetEvidence, SlotEvidence, SlotKey, SlotRow,
-    SlotRun, SlotTime, WorkloadKey, advise, least_idle,
+    AdviceEvidence, AdviceRequest, AdviceSource, EvidenceGpu, FindingKind, FleetEvidence, SlotEvidence,
+    SlotKey, SlotRow, SlotRun, SlotTime, WorkloadKey, advise, least_idle,
 };
 use gpumeter::accounting::tenants::{TenantRules, class};
 use gpumeter::model::{
@@ -134,7 +134,7 @@ fn holder(pod: usize, owner_kind: Option<&str>) -> Holder {
 }
 
 /// What a ledger would say of them, each on a GPU of its own, and of the whole service.
-fn evidence(owner_kind: Option<&str>) -> AdviceEvidence {
+fn evidence(owner_kind: Option<&str>, has_memory: bool) -> AdviceEvidence {
     let from = Utc(END.0 - DAYS * DAY.0);
     let mut evidence =
         AdviceEvidence { from, to: END, currency: Some("EUR".to_owned()), ..AdviceEvidence::default() };
@@ -150,7 +150,7 @@ fn evidence(owner_kind: Option<&str>) -> AdviceEvidence {
             EvidenceGpu { gpu, model: "L20".to_owned(), reports_memory: true, ..EvidenceGpu::default() };
         evidence.gpus.insert(Arc::clone(&uuid), known);
         evidence.workloads.entry(key.clone()).or_default().describe(&key, &holder, class);
-        let (slot, busy_quarters) = slot(from, class, &days(pod));
+        let (slot, busy_quarters) = slot(from, class, &days(pod), has_memory);
         *evidence.slot(&key, SlotKey { uuid, gpu_instance: None }) = slot;
         let name = evidence.workloads[&key].name.clone();
         for quarter in 0..DAYS * 96 {
@@ -166,7 +166,12 @@ fn evidence(owner_kind: Option<&str>) -> AdviceEvidence {
 }
 
 /// What is known of a pod, from its minutes, and the quarter hours in which it worked.
-fn slot(begin: Utc, class: WorkloadClass, days: &[Vec<Work>]) -> (SlotEvidence, BTreeSet<u64>) {
+fn slot(
+    begin: Utc,
+    class: WorkloadClass,
+    days: &[Vec<Work>],
+    has_memory: bool,
+) -> (SlotEvidence, BTreeSet<u64>) {
     let (mut slot, least) = (SlotEvidence::default(), least_idle(class));
     let mut run = SlotRun { begin, end: END, grid: MINUTE, goes_on: true, ..SlotRun::default() };
     let mut busy_quarters = BTreeSet::new();
@@ -185,7 +190,7 @@ fn slot(begin: Utc, class: WorkloadClass, days: &[Vec<Work>]) -> (SlotEvidence, 
         time.add(SlotRow {
             idle: Nanoseconds(MINUTE.0 - used.0),
             is_quiet: busy == 0,
-            has_memory: true,
+            has_memory,
             // A context that waits, at 30 W.
             waiting: Microjoules(30 * 60 * 1_000_000),
             rate: Some(2_000_000_000),
@@ -200,13 +205,16 @@ fn slot(begin: Utc, class: WorkloadClass, days: &[Vec<Work>]) -> (SlotEvidence, 
 #[test]
 fn a_service_with_bursts_is_told_nothing_also_where_nobody_knows_that_it_is_one() {
     for owner_kind in [Some("Deployment"), None] {
-        let evidence = evidence(owner_kind);
+        let evidence = evidence(owner_kind, true);
         let longest = evidence.workloads.values().flat_map(|one| &one.slots);
         let longest = longest.flat_map(|(_, slot)| &slot.stretches).map(|stretch| stretch.length()).max();
         assert!(longest > Some(Nanoseconds(2 * HOUR.0)), "{longest:?}");
         let found = advise(&evidence, &AdviceRequest::default(), AdviceSource::default());
         assert!(found.findings.is_empty(), "{owner_kind:?}: {:?}", found.findings);
     }
+    // The same idle time without a process is told, so that silence is not for lack of evidence.
+    let found = advise(&evidence(None, false), &AdviceRequest::default(), AdviceSource::default());
+    assert!(found.findings.iter().any(|one| one.kind == FindingKind::HeldWithoutProcess), "{found:?}");
     shown_in_document("GenTD26", "109 pods, 28 days", &BTreeMap::new(), PODS);
 }
 

@@ -267,8 +267,11 @@ impl CostDraft<'_> {
     /// By day, the rows that cost most by name, and the others as one. A report by day has its other property there.
     fn cost_days(&self, rows: &[OpenRow], has_money: bool) -> Vec<CostDay> {
         let (mut names, mut count) = (BTreeMap::<u32, Option<String>>::new(), 0);
+        // Of two properties, a remainder has a row for each value of the other.
+        let is_single =
+            self.request.group.properties().iter().filter(|one| one.word() != Some("day")).count() == 1;
         for row in rows {
-            let is_remainder = row.row.remainder;
+            let is_remainder = is_single && row.row.remainder;
             let is_named = is_remainder || count < NAMED_IN_DAYS;
             let day =
                 self.request.group.properties().iter().position(|property| property.word() == Some("day"));

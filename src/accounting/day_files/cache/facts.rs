@@ -29,6 +29,7 @@ pub(super) struct PeriodFacts {
 #[derive(Debug, Default)]
 struct LedgerDates {
     node: String,
+    first: i64,
     last: Option<i64>,
     end: Utc,
     /// Dates between its first and its last one that it does not have, or not whole.
@@ -101,6 +102,8 @@ impl PeriodFacts {
                 if known.end < Utc((last + 1).unsigned_abs() * DAY.0) && !known.missing.contains(&last) {
                     known.missing.push(last);
                 }
+            } else {
+                known.first = date;
             }
             (known.node, known.last, known.end) = (node, Some(date), end);
         }
@@ -185,6 +188,7 @@ impl PeriodFacts {
                 tell("budgets_differ", format!("{differing}."));
             }
         }
+        let late = self.begun_after(date_number(ranges.period[0]));
         let behind = self.dates.values().filter(|ledger| ledger.end.plus(QUARTER_HOUR) < to);
         let behind =
             behind.map(|ledger| format!("{} (up to {})", ledger.node, ledger.end)).collect::<Vec<_>>();
@@ -216,6 +220,7 @@ impl PeriodFacts {
             return notices;
         }
         for (kind, text, found) in [
+            ("missing_node", "Exports begin after the period does", late),
             ("missing_node", "Exports end before the period does", behind),
             ("open_days", "Days are missing or not whole", open),
             (
@@ -232,6 +237,19 @@ impl PeriodFacts {
             }
         }
         notices
+    }
+}
+
+impl PeriodFacts {
+    /// Nodes of which no ledger has that date or an earlier one of the period.
+    fn begun_after(&self, date: i64) -> Vec<String> {
+        let mut firsts = BTreeMap::<&str, i64>::new();
+        for ledger in self.dates.values() {
+            let first = firsts.entry(&ledger.node).or_insert(ledger.first);
+            *first = ledger.first.min(*first);
+        }
+        let late = firsts.into_iter().filter(|(_, first)| *first > date);
+        late.map(|(node, first)| format!("{node} (from {})", name_of(first))).collect()
     }
 }
 

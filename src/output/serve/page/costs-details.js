@@ -64,11 +64,17 @@ function fill(row, answer, query) {
   body.replaceChildren(...parts);
 }
 
+/** What a charged hour cost, without energy; nothing where no time was charged. */
+function meanPrice({ money, energy_money, charged_ns }, currency) {
+  const hours = Number(charged_ns ?? 0) / 3.6e12;
+  return money === null || !hours ? "" : `${((Number(money) - Number(energy_money ?? 0)) / hours).toFixed(4)} ${currency} per GPU-hour`;
+}
+
 function factsOf(row, answer) {
   const { currency } = answer;
   const facts = [
     ["Amount", currency === null ? "" : amountOf(row, currency)],
-    ["Mean price", currency === null || row.money === null || !Number(row.shown.held) ? "" : `${(Number(row.money) / Number(row.shown.held)).toFixed(4)} ${currency} per GPU-hour`],
+    ["Mean price", currency === null ? "" : meanPrice(row, currency)],
     ["Budget", row.budget ? `${budgetText(row)} ${currency}` : ""],
     ["GPU-hours held", grouped(row.shown.held)],
     ["Idle of it", row.shown.idle_share === null ? "" : `${row.shown.idle_share} %`],

@@ -181,7 +181,7 @@ const INCOMPLETE = ["missing_node", "open_days", "unreadable_file", "conflict", 
 
 function completeness({ source, period, partial, notices }) {
   if (period.open || partial || notices.some((one) => INCOMPLETE.includes(one.kind))) return "";
-  return source.kind === "fleet" ? "; complete: the exports of each node have no gap and reach the end" : "; complete: the account of each GPU covers it";
+  return source.kind === "fleet" ? `; complete: the exports of the ${source.nodes} nodes here begin before it, have no gap and reach its end` : "; complete: the account of each GPU covers it";
 }
 
 function showHead(answer) {
