@@ -140,10 +140,15 @@ impl Pod {
 
 impl ObjectMeta {
     /// Kind and name of the pod's controller. A ReplicaSet that is named after a Deployment and the hash of its template is
-    /// replaced by the Deployment.
+    /// replaced by the Deployment. The StatefulSets of a LeaderWorkerSet, one of all leaders and one of each group's workers, are
+    /// replaced by it.
     pub fn owner(&self) -> Option<(&str, &str)> {
         let OwnerReference { kind, name, .. } =
             self.owner_references.iter().find(|owner| owner.controller)?;
+        let set = self.labels.get("leaderworkerset.sigs.k8s.io/name").filter(|_| kind == "StatefulSet");
+        if let Some(set) = set.filter(|set| !set.is_empty()) {
+            return Some(("LeaderWorkerSet", set));
+        }
         let hash = self.labels.get("pod-template-hash").filter(|_| kind == "ReplicaSet");
         let deployment = hash.and_then(|hash| name.strip_suffix(&**hash)?.strip_suffix('-'));
         match deployment.filter(|deployment| !deployment.is_empty()) {
@@ -189,27 +194,33 @@ mod tests {
 
     use super::*;
 
-    fn meta(kind: &str, name: &str, hash: Option<&str>) -> ObjectMeta {
+    fn meta(kind: &str, name: &str, label: Option<(&str, &str)>) -> ObjectMeta {
         let reference =
             |controller, name: &str| OwnerReference { kind: kind.into(), name: name.into(), controller };
         ObjectMeta {
             owner_references: vec![reference(false, "other"), reference(true, name)],
-            labels: hash.map(|hash| ("pod-template-hash".to_owned(), hash.to_owned())).into_iter().collect(),
+            labels: label.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect(),
             ..ObjectMeta::default()
         }
     }
 
     #[test]
-    fn the_owner_is_the_controller_and_a_deployments_replica_set_stands_for_it() {
-        for (kind, name, hash, owner) in [
-            ("ReplicaSet", "web-5d4f8c", Some("5d4f8c"), Some(("Deployment", "web"))),
+    fn the_owner_is_the_controller_or_what_made_the_controller() {
+        let hash = |hash| Some(("pod-template-hash", hash));
+        let set = |name| Some(("leaderworkerset.sigs.k8s.io/name", name));
+        for (kind, name, label, owner) in [
+            ("ReplicaSet", "web-5d4f8c", hash("5d4f8c"), Some(("Deployment", "web"))),
             ("ReplicaSet", "web-5d4f8c", None, Some(("ReplicaSet", "web-5d4f8c"))),
-            ("ReplicaSet", "5d4f8c", Some("5d4f8c"), Some(("ReplicaSet", "5d4f8c"))),
-            ("StatefulSet", "db", Some("db"), Some(("StatefulSet", "db"))),
+            ("ReplicaSet", "5d4f8c", hash("5d4f8c"), Some(("ReplicaSet", "5d4f8c"))),
+            ("StatefulSet", "db", hash("db"), Some(("StatefulSet", "db"))),
+            ("StatefulSet", "chat", set("chat"), Some(("LeaderWorkerSet", "chat"))),
+            ("StatefulSet", "chat-1", set("chat"), Some(("LeaderWorkerSet", "chat"))),
+            ("StatefulSet", "chat-1", set(""), Some(("StatefulSet", "chat-1"))),
+            ("Job", "chat", set("chat"), Some(("Job", "chat"))),
             ("Job", "nightly-2917", None, Some(("Job", "nightly-2917"))),
             ("PyTorchJob", "train", None, Some(("PyTorchJob", "train"))),
         ] {
-            assert_eq!(meta(kind, name, hash).owner(), owner, "{kind} {name}");
+            assert_eq!(meta(kind, name, label).owner(), owner, "{kind} {name}");
         }
         assert_eq!(ObjectMeta::default().owner(), None);
     }
