@@ -38,22 +38,26 @@ fn own(expression: &str) -> String {
 const NO_WORK: &str = "no server of the chosen owners counted a token in the last hour";
 const NO_MONEY: &str = "no prices are configured, or no server counted a token in the last hour";
 
-/// Money of the owners that produced tokens, divided by these tokens, so that it is right over several owners, too.
-fn per_million(basis: &str) -> String {
-    own(&format!(
-        r#"1e6 * sum by (currency) (namespace_owner_unit:gpu_workload_{basis}_cost:per_unit1h{{$own, unit="output_tokens"}}
-        * on (cluster, job, namespace, owner) group_left () namespace_owner_unit:work_units:increase1h{{$own, unit="output_tokens"}})
-        / on () group_left () sum(namespace_owner_unit:work_units:increase1h{{$own, unit="output_tokens"}} > 0)"#
-    ))
+/// Money or energy of the owners that have it and produced units, divided by their units: a ratio of sums, so that it is right over
+/// several owners, clusters and jobs, too.
+fn per_unit(metric: &str, unit: &str, by: &str) -> String {
+    let ratio = format!("namespace_owner_unit:gpu_workload_{metric}:per_unit1h{{$own, unit=\"{unit}\"}}");
+    let units = format!(
+        "on (cluster, job, namespace, owner) group_left () namespace_owner_unit:work_units:increase1h{{$own, unit=\"{unit}\"}}"
+    );
+    own(&format!("sum by ({by}) ({ratio} * {units}) / sum by ({by}) (0 * {ratio} + {units})"))
 }
 
-fn per_token(energy: &str) -> String {
-    own(&format!(
-        r#"sum(namespace_owner_unit:gpu_workload_{energy}_joules:per_unit1h{{$own, unit="output_tokens"}}
-        * on (cluster, job, namespace, owner) group_left () namespace_owner_unit:work_units:increase1h{{$own, unit="output_tokens"}})
-        / sum(namespace_owner_unit:work_units:increase1h{{$own, unit="output_tokens"}} > 0)"#
-    ))
+fn per_million(basis: &str, by: &str) -> String {
+    format!("1e6 * {}", per_unit(&format!("{basis}_cost"), "output_tokens", by))
 }
+
+fn per_token(energy: &str, by: &str) -> String {
+    per_unit(&format!("{energy}_joules"), "output_tokens", by)
+}
+
+const OWNER: &str = "namespace, owner";
+const PRICED_OWNER: &str = "namespace, owner, currency";
 
 fn questions() -> [Question; 3] {
     [
@@ -64,13 +68,13 @@ fn questions() -> [Question; 3] {
                     .unit("locale")
                     .decimals(2)
                     .shows_legend()
-                    .query(&per_million("held"), "{{currency}}, held")
+                    .query(&per_million("held", "currency"), "{{currency}}, held")
                     .empty(NO_MONEY),
                 Panel::stat("Per million, used (estimate)", "The same for the time that the work kept GPUs busy: what it would cost if they never waited; an estimate.")
                     .unit("locale")
                     .decimals(2)
                     .shows_legend()
-                    .query(&per_million("used"), "{{currency}}, used")
+                    .query(&per_million("used", "currency"), "{{currency}}, used")
                     .empty(NO_MONEY),
             ],
         },
@@ -81,8 +85,8 @@ fn questions() -> [Question; 3] {
                     .unit("joule")
                     .decimals(3)
                     .shows_legend()
-                    .query(&per_token("energy"), "all")
-                    .query(&per_token("dynamic_energy"), "dynamic")
+                    .query(&per_token("energy", ""), "all")
+                    .query(&per_token("dynamic_energy", ""), "dynamic")
                     .width(8)
                     .empty(NO_WORK),
             ],
@@ -108,16 +112,6 @@ fn questions() -> [Question; 3] {
 }
 
 fn by_owner() -> Row {
-    let unit = |metric: &str, unit: &str, factor: &str| {
-        own(&format!(
-            r#"{factor}sum by (namespace, owner, currency) (namespace_owner_unit:gpu_workload_{metric}:per_unit1h{{$own, unit="{unit}"}})"#
-        ))
-    };
-    let energy = |metric: &str| {
-        own(&format!(
-            r#"sum by (namespace, owner) (namespace_owner_unit:gpu_workload_{metric}_joules:per_unit1h{{$own, unit="output_tokens"}})"#
-        ))
-    };
     Row {
         title: "By owner. Held dear, used cheap: consolidate. Both dear: reconsider the model. Both cheap: well kept",
         panels: vec![
@@ -127,18 +121,18 @@ fn by_owner() -> Row {
                 .key("namespace", "Namespace")
                 .key("owner", "Owner")
                 .key("currency", "Currency")
-                .money_column("Held, per million", &unit("held_cost", "output_tokens", "1e6 * "))
-                .money_column("Used, per million", &unit("used_cost", "output_tokens", "1e6 * "))
-                .money_column("Held, input too", &unit("held_cost", "tokens", "1e6 * "))
-                .money_column("Held, per thousand requests", &unit("held_cost", "requests", "1e3 * "))
+                .money_column("Held, per million", &per_million("held", PRICED_OWNER))
+                .money_column("Used, per million", &per_million("used", PRICED_OWNER))
+                .money_column("Held, input too", &format!("1e6 * {}", per_unit("held_cost", "tokens", PRICED_OWNER)))
+                .money_column("Held, per thousand requests", &format!("1e3 * {}", per_unit("held_cost", "requests", PRICED_OWNER)))
                 .sorted_by(&["Held, per million"]),
             Panel::table("Energy and use by owner, of the last hour", "Joules per output token, and the share of held time that the work kept GPUs busy.")
                 .width(10)
                 .empty("nobody held a GPU in the last hour")
                 .key("namespace", "Namespace")
                 .key("owner", "Owner")
-                .column("Joules per token", "joule", &energy("energy"))
-                .column("Dynamic", "joule", &energy("dynamic_energy"))
+                .column("Joules per token", "joule", &per_token("energy", OWNER))
+                .column("Dynamic", "joule", &per_token("dynamic_energy", OWNER))
                 .column(
                     "Used of held",
                     "percentunit",
@@ -149,31 +143,33 @@ fn by_owner() -> Row {
 }
 
 fn over_time() -> Row {
-    let lines = |title, answers, metric: &str| {
-        Panel::lines(title, answers)
-            .unit("locale")
-            .zero_based()
-            .empty(NO_MONEY)
-            .query(
-                &own(&format!(
-                    r#"topk(10, 1e6 * sum by (namespace, owner, currency) (namespace_owner_unit:gpu_workload_{metric}_cost:per_unit1h{{$own, unit="output_tokens"}}))"#
-                )),
-                "{{namespace}} {{owner}} {{currency}}",
-            )
+    let lines = |title, answers, basis: &str| {
+        Panel::lines(title, answers).unit("locale").zero_based().empty(NO_MONEY).query(
+            &format!("topk(10, {})", per_million(basis, PRICED_OWNER)),
+            "{{namespace}} {{owner}} {{currency}}",
+        )
     };
     Row {
         title: "Over time, the ten dearest at each moment",
         panels: vec![
-            lines("Held, per million output tokens (estimate)", "What you pay; high at night, if nobody scales in. An estimate.", "held"),
-            lines("Used, per million output tokens (estimate)", "What the work alone would cost. It changes with model, precision and batches. An estimate.", "used"),
-            Panel::lines("Joules per output token, by owner", "Energy of the GPUs, their idle power included.")
-                .unit("joule")
-                .zero_based()
-                .empty(NO_WORK)
-                .query(
-                    &own(r#"topk(10, sum by (namespace, owner) (namespace_owner_unit:gpu_workload_energy_joules:per_unit1h{$own, unit="output_tokens"}))"#),
-                    "{{namespace}} {{owner}}",
-                ),
+            lines(
+                "Held, per million output tokens (estimate)",
+                "What you pay; high at night, if nobody scales in. An estimate.",
+                "held",
+            ),
+            lines(
+                "Used, per million output tokens (estimate)",
+                "What the work alone would cost. It changes with model, precision and batches. An estimate.",
+                "used",
+            ),
+            Panel::lines(
+                "Joules per output token, by owner",
+                "Energy of the GPUs, their idle power included.",
+            )
+            .unit("joule")
+            .zero_based()
+            .empty(NO_WORK)
+            .query(&format!("topk(10, {})", per_token("energy", OWNER)), "{{namespace}} {{owner}}"),
         ],
     }
 }
