@@ -16,7 +16,7 @@ VERSIONS = [("vllm", "0.10.0"), ("vllm", "0.33.0"), ("sglang", "0.5.5"), ("sglan
 # What the rules match or group by, beside what Prometheus adds.
 LABELS = {"vllm": {"model_name"}, "sglang": {"model_name", "engine_type", "tp_rank", "pp_rank", "dp_rank", "priority"}}
 # A word of the files that give series their labels.
-DECLARES = {"vllm": "vllm:generation_tokens", "sglang": "MetricsCollector("}
+DECLARES = {"vllm": "vllm:generation_tokens", "sglang": "SchedulerMetricsCollector("}
 # Labels that came later than the older version; the rules hold without them.
 LATER = {("sglang", "0.5.5"): {"priority"}}
 
@@ -39,7 +39,9 @@ def main():
             print(f"{package} {version}: {name}: {places[0] if places else 'MISSING'}")
             missing += [] if places else [f"{package} {version} has no {name}"]
         for label in sorted(LABELS[package] - LATER.get((package, version), set())):
-            places = found({path: text for path, text in texts.items() if DECLARES[package] in text}, rf"""["']{label}["']""")
+            # In a dictionary or a list of labels, or added to one; elsewhere the word is something else.
+            declared = rf"""\blabel(?:s|names)\b[^=\n]*=\s*(?:\{{[^}}]*|\[[^\]]*)["']{label}["']|\blabels\[["']{label}["']\]\s*="""
+            places = found({path: text for path, text in texts.items() if DECLARES[package] in text}, declared)
             print(f"{package} {version}: label {label}: {places[0] if places else 'MISSING'}")
             missing += [] if places else [f"{package} {version} has no label {label}"]
     if missing:
