@@ -216,7 +216,7 @@ fn availability() -> Row {
     Row {
         title: "Availability of what tenants hold: the objective is 99.5 % in 30 days",
         panels: vec![
-            Panel::table("Availability in 30 days", "Share of the GPU time held in which the GPU was neither lost nor failed; of the last 30 days, by the hours recorded that Prometheus keeps. Allowance used: of the 0.5 % that the objective leaves.")
+            Panel::table("Availability in 30 days", "Share of the GPU time held in which the GPU was neither lost nor failed; of the last 30 days, by the hours recorded that Prometheus keeps. Allowance used: of the 0.5 % that the objective leaves. Time across reboots and of dead nodes is left out, since no tenant holds it: it goes to __unavailable__ and __unobserved__, or the node's series end.")
                 .width(10)
                 .height(8)
                 .empty("no hour has ended in which a tenant held a GPU")
