@@ -49,6 +49,8 @@ const FOREIGN: &[Foreign] = &[
     foreign("scrape_samples_scraped", &[]),
     foreign("kube_node_spec_unschedulable", &["node"]),
     foreign("kube_pod_status_ready", &["namespace", "pod", "condition"]),
+    foreign("kube_pod_owner", &["namespace", "pod", "owner_kind", "owner_name"]),
+    foreign("kube_replicaset_owner", &["namespace", "replicaset", "owner_kind", "owner_name"]),
     foreign("kube_deployment_spec_replicas", &["namespace", "deployment"]),
     foreign("kueue_pending_workloads", &["cluster_queue", "status"]),
     // slurmctld's own, from Slurm 25.11 on.

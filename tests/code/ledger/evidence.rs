@@ -17,25 +17,29 @@ use super::world::*;
 
 /// A window of a whole GPU in one tick.
 #[derive(Clone, Copy, Debug)]
-struct Tick {
-    seconds: u64,
+pub(super) struct Tick {
+    pub(super) seconds: u64,
     /// In ten-thousandths.
-    busy: u16,
-    /// Whether user a, then user b, has a process; a holds as long as one has.
-    present: [bool; 2],
-    sm: Option<u16>,
+    pub(super) busy: u16,
+    /// Whether the first user, then the second, has a process; the first holds as long as one has.
+    pub(super) present: [bool; 2],
+    pub(super) sm: Option<u16>,
 }
 
 /// The settlement of windows, one after another.
 fn windows(ticks: &[Tick]) -> Vec<ClosedWindow> {
+    windows_of(["user:a", "user:b"], ticks)
+}
+
+pub(super) fn windows_of(users: [&str; 2], ticks: &[Tick]) -> Vec<ClosedWindow> {
     let (mut carry, mut weights, mut from) = (Carry::new(), BTreeMap::new(), 0);
     let mut windows = Vec::new();
     for tick in ticks {
-        let users = ["user:a", "user:b"].iter().zip(tick.present).filter(|(_, present)| *present);
+        let present = users.iter().zip(tick.present).filter(|(_, present)| *present);
         let presence = Presence { weight: None, memory: Some(tick.seconds << 30) };
-        let present: BTreeMap<_, _> = users.map(|(user, _)| (holder(user), presence.clone())).collect();
+        let present: BTreeMap<_, _> = present.map(|(user, _)| (holder(user), presence.clone())).collect();
         let holding = Holding {
-            holder: holder("user:a"),
+            holder: holder(users[0]),
             fraction: Fraction::WHOLE,
             source: HoldingSource::Presence,
             rank: Some(0),

@@ -1,10 +1,12 @@
 //! The page about the ledger: its queries and their results, and the tables that it lists.
 
+use gpumeter::accounting::batches::{ClosedWindow, LedgerBatch};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
+use super::evidence::{Tick, windows_of};
 use super::month::MONTH;
-use super::world::{World, fill};
+use super::world::{World, fill, register_gpus, uuid};
 use crate::generated::check::{Outcome, check};
 
 const PAGE: &str = include_str!("../../../docs/ledger.md");
@@ -50,11 +52,29 @@ fn the_page_about_the_ledger_shows_what_its_queries_return() -> Outcome {
 }
 
 #[test]
-fn the_query_of_idle_stretches_on_the_page_about_autoscaling_runs() {
+fn the_query_of_idle_stretches_on_the_page_about_autoscaling_counts_those_of_pods_between_two_uses() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Default::default());
+    register_gpus(&mut ledger, 2);
+    let tick =
+        |seconds, busy, is_present: bool| Tick { seconds, busy, present: [is_present, false], sm: None };
+    // Before the first use and after the last it counts none.
+    let mut ticks = vec![tick(600, 0, true), tick(15, 10_000, true)];
+    for idle in [100, 400, 899, 1_000, 4_000, 20_000] {
+        ticks.extend([tick(idle, 0, true), tick(15, 10_000, true)]);
+    }
+    ticks.extend([tick(600, 0, true), tick(301, 0, false)]);
+    let (pod, user) = (windows_of(["k8s:11/main", ""], &ticks), windows_of(["user:a", ""], &ticks));
+    for (pod, user) in pod.into_iter().zip(user) {
+        let now = pod.settlement.to;
+        let closed = vec![pod, ClosedWindow { gpu: uuid(1), ..user }];
+        ledger.commit(&LedgerBatch { now, closed, ..LedgerBatch::default() }).unwrap();
+    }
     let page = include_str!("../../../docs/autoscaling.md");
     let sql = page.split("```sql\n").nth(1).unwrap().split("```").next().unwrap();
-    let columns = run(&Connection::open(MONTH.path()).unwrap(), sql).unwrap();
-    assert_eq!(columns, "name|1 to 5 min|5 to 15 min|15 to 60 min|longer\n");
+    let found = run(&Connection::open(world.path()).unwrap(), sql).unwrap();
+    assert_eq!(found, "name|1 to 5 min|5 to 15 min|15 to 60 min|longer\nk8s:11/main|1|2|1|2\n");
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM run"), 2, "the user's is there, and left out");
 }
 
 #[test]
