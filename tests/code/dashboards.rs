@@ -415,6 +415,11 @@ fn the_keys_of_a_table_are_labels_of_a_query_and_links_lead_somewhere() {
             for name in headings.keys() {
                 assert!(labels.contains(name), "{place}: no query has {name}");
             }
+            let matchers = list(&panel["fieldConfig"]["overrides"]).iter().map(|one| &one["matcher"]);
+            for matcher in matchers.filter(|one| one["id"] == "byName") {
+                let name = &matcher["options"];
+                assert!(headings.values().any(|one| one == name), "{place}: no column {name}");
+            }
             let sorted = list(&panel["options"]["sortBy"]);
             assert!(
                 sorted.iter().all(|by| headings.values().any(|one| *one == by["displayName"])),
@@ -524,10 +529,14 @@ fn the_page_of_dashboards_has_every_panel_and_query() {
         let mut titles = part.split("\n### ").skip(1);
         for panel in dashboard.panels() {
             let place = dashboard.place(panel);
-            let written =
-                titles.next().unwrap_or_else(|| panic!("{place} is missing; run UPDATE=1 .ci/interop stack"));
+            let written = titles
+                .next()
+                .unwrap_or_else(|| panic!("{place} is missing; run UPDATE=1 .ci/interop stack unit_cost"));
             let head = format!("{}\n\n{}\n", text(&panel["title"]), text(&panel["description"]));
-            assert!(written.starts_with(&head), "{place} is another; run UPDATE=1 .ci/interop stack");
+            assert!(
+                written.starts_with(&head),
+                "{place} is another; run UPDATE=1 .ci/interop stack unit_cost"
+            );
             let queries: Vec<&str> = written.lines().filter(|line| !line.starts_with('#')).collect();
             for target in list(&panel["targets"]) {
                 assert!(queries.contains(&text(&target["expr"])), "{place}: {}", target["expr"]);

@@ -127,7 +127,8 @@ function Empty({ panel }) {
 
 function Rows({ panel, frame, width, height }) {
   if (!frame || frame.length === 0) return <Empty panel={panel} />;
-  return <Table data={frame} width={width} height={height} timeRange={undefined} columnMinWidth={60} initialSortBy={panel.options.sortBy} />;
+  return <Table data={frame} width={width} height={height} timeRange={undefined} columnMinWidth={60} initialSortBy={panel.options.sortBy}
+    enablePagination={panel.options.enablePagination} />;
 }
 
 // The frames of a panel as its transformations leave them.
@@ -147,7 +148,7 @@ function Plot({ panel, width, height }) {
 
 function Panel({ panel, width, height }) {
   if (panel.type === "row") return <h3 style={{ margin: "4px 0" }}>{panel.title}</h3>;
-  if (panel.type === "text") return <div dangerouslySetInnerHTML={{ __html: renderMarkdown(panel.options.content) }} />;
+  if (panel.type === "text") return <div className="markdown-html" dangerouslySetInnerHTML={{ __html: renderMarkdown(panel.options.content) }} />;
   return (
     <PanelChrome title={panel.title} width={width} height={height}>
       {(inner, innerHeight) => <Plot panel={panel} width={inner} height={innerHeight} />}
@@ -164,6 +165,7 @@ function Dashboard({ dashboard, width }) {
   return (
     <ThemeContext.Provider value={theme}>
       <GlobalStyles />
+      <style>{"strong { font-weight: bold !important; }"}</style>
       <div id="dashboard">
         <h2 style={{ margin: GAP }}>{dashboard.title}: {dashboard.chosen}</h2>
         <div style={{ position: "relative", width, height: bottom * (ROW + GAP) }}>

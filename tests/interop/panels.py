@@ -1,6 +1,7 @@
 """The queries of every dashboard on a live Prometheus: each answers, or stands in `EMPTY` with its reason.
 
-`draw` has Grafana's own components draw them, and `write` makes docs/dashboards.md of what they answered.
+`draw` has Grafana's own components draw them, and `write` makes docs/dashboards.md of what they answered. `stack.py` asks all dashboards but
+that of unit costs, which `unit_cost.py` asks.
 """
 
 import json
@@ -15,6 +16,7 @@ from harness import PATIENCE, ROOT, Failed
 
 PAGE = ROOT / "docs/dashboards.md"
 ORDER = ["fleet", "node", "gpu", "tenants", "unit-cost", "workload", "health", "agent"]
+UNIT_COST = "unit-cost"
 # Queries that have nothing to show in the combined scenarios, with the reason: dashboard, panel, what is in the query.
 EMPTY = [
     ("workload", None, "> 20", "quantiles stand for the ranks of a workload of more than 20 GPUs"),
@@ -33,13 +35,16 @@ WIDTH, MOST_BYTES = 1600, 400 * 1024
 class Answers:
     """What the panels' queries answer for a cluster, by dashboard, panel and query."""
 
-    def __init__(self, server, cluster, instance=".+"):
+    # Over which span, and at which steps, panels with a time axis are drawn.
+    span, step = 2 * SPAN, STEP / 2
+
+    def __init__(self, server, cluster, instance=".+", names=tuple(name for name in ORDER if name != UNIT_COST)):
         self.server, self.cluster = server, cluster
         self.values = VALUES | {"cluster": cluster, "instance": instance}
         self.results = {}
         # By the place of their query.
         self.problems = {}
-        self.dashboards = {name: dashboards.load(ROOT / f"dashboards/{name}.json") for name in ORDER}
+        self.dashboards = {name: dashboards.load(ROOT / f"dashboards/{name}.json") for name in names}
         self.missing = self.asked()
         self.ask()
 
@@ -77,7 +82,7 @@ class Answers:
         def answer(target):
             expression = shortened.panel(dashboards.substitute(target["expr"], **values))
             if target["range"]:
-                return self.server.query_range(expression, now - 2 * SPAN, now, STEP / 2)
+                return self.server.query_range(expression, now - self.span, now, self.step)
             return [{"metric": series["metric"], "values": [series["value"]]} for series in self.server.query(expression, at=now)]
 
         panels = [panel | {"targets": [target | {"answer": answer(target)} for target in panel.get("targets", [])]} for panel in dashboard["panels"]]
@@ -129,9 +134,9 @@ def problems(panel, target, result):
     return found
 
 
-def check(suite, server, level, instance):
-    """Waits until every query of every dashboard has answered that is not declared empty, and returns the answers."""
-    answers = Answers(server, level, instance)
+def check(suite, answers):
+    """Waits until every query has answered that is not declared empty."""
+    level, server = answers.cluster, answers.server
     deadline = time.monotonic() + PATIENCE
     while (late := [one for one in answers.missing if not declared(level, *one)]) and time.monotonic() < deadline:
         time.sleep(2)
@@ -140,14 +145,13 @@ def check(suite, server, level, instance):
         suite.expect(place in answers.problems, f"{level}: {place}: nothing, and EMPTY does not say why")
     for place, found in answers.problems.items():
         suite.expect(False, f"{level}: {place}: {'; '.join(found)}")
-    for entry in EMPTY:
+    for entry in [entry for entry in EMPTY if entry[0] in answers.dashboards]:
         answering = [one for one in answers.asked() if is_in(entry, *one) and one not in answers.missing]
         suite.expect(not answering, f"{level}: {entry} is declared empty, and {len(answering)} of its queries answer")
     for name, selector, label in (one for dashboard in answers.dashboards.values() for one in dashboards.variables(dashboard)):
         suite.expect(server.label_values(label, dashboards.substitute(selector, **answers.values)), f"{level}: variable {name} has nothing to choose from")
     suite.checks += len(answers.results)
-    print(f"stack: {len(answers.results)} queries of {len(ORDER)} dashboards answer at level {level}, {len(answers.missing)} are declared empty")
-    return answers
+    print(f"cluster {level}: {len(answers.results)} queries of {len(answers.dashboards)} dashboards answer, {len(answers.missing)} are declared empty")
 
 
 def declared(level, name, panel, target):
@@ -163,7 +167,7 @@ def is_in(entry, name, panel, target):
 def draw(suite, browser, answers, keep=False):
     """Draws each dashboard as Grafana's components do: all of it appears, and nothing is said on the console."""
     script = Path(shutil.which("gpumeter-python")).parents[1] / "grafana/draw.js"
-    for name in ORDER:
+    for name in answers.dashboards:
         file = suite.folder / f"{answers.cluster}-{name}.html"
         data = json.dumps(answers.drawn(name)).replace("</", "<\\/")
         file.write_text(f'<!doctype html><meta charset="utf-8"><title>{name}</title><style>body {{ margin: 0; background: #111217; }}</style>'
@@ -185,35 +189,47 @@ def draw(suite, browser, answers, keep=False):
 HEAD = """# Dashboards
 
 For the person who reads a dashboard. [monitoring.md](monitoring.md#dashboards) installs the dashboards. An empty panel shows a sentence that
-says why. Panels that are empty when all is well are marked.
+says why. Panels that are empty on a node where all is well are marked.
 
 `UPDATE=1 .ci/interop stack` writes this page. It runs every query of every dashboard on a real Prometheus that scrapes agents on simulated
 nodes. Each query has two results: first of a node where all is well, then of a cluster of a dozen GPUs. That cluster has MIG, time-slicing,
 MPS, pods and jobs, and boards that are lost, hung, hot, worn and throttled. The pictures show it, drawn by Grafana's own components, except
 for state timelines, which those lack. Windows are at most a fifth as long here. So sums of the account, which steps every 15 s, dip now and
 then.
+
+`UPDATE=1 .ci/interop unit_cost` writes the section *Unit cost*. Its queries have one result, of two simulated nodes and stand-ins of model
+servers.
 """
 
 
-def write(well, standard, full):
-    """The page of all dashboards; a value comes from the level that has it."""
+def write(sections):
+    """The page of all dashboards: these sections, and the others as they are."""
+    old = {part.split("\n")[0]: part for part in PAGE.read_text().split("\n## ")[1:]}
     parts = [HEAD]
-    for name, dashboard in full.dashboards.items():
-        title = dashboard["title"].split(" / ")[1]
-        parts.append(f"## {title}\n\n{dashboard['description']}\n\n![The dashboard {title} of that cluster](pictures/dashboard-{name}.png)\n")
-        for panel in dashboards.panels(dashboard):
-            parts.append(f"### {panel['title']}\n\n{panel['description']}\n")
-            answered = any((name, panel["title"], target["refId"]) in well.results for target in panel["targets"])
-            # Nobody serves models on that node.
-            if not answered and name != "unit-cost" and "Needs level full." not in panel["description"]:
-                parts.append(f"**Empty when all is well**: {panel['fieldConfig']['defaults'].get('noValue', 'not said')}.\n")
-            lines = ["```promql"]
-            for target in panel["targets"]:
-                key = name, panel["title"], target["refId"]
-                shown = [summary(panel, target, answers.results.get(key)) for answers in (well, full if key in full.results else standard)]
-                lines += [f"# {' | '.join(shown)}", target["expr"]]
-            parts.append("\n".join([*lines, "```\n"]))
+    for name in ORDER:
+        title = dashboards.load(ROOT / f"dashboards/{name}.json")["title"].split(" / ")[1]
+        parts.append(sections.get(name) or f"## {old[title].rstrip()}\n")
     PAGE.write_text("\n".join(parts))
+
+
+def section(name, dashboard, choices, well=None):
+    """A dashboard on the page: the result of each query where all is well, and that of the first of the choices which has one."""
+    title = dashboard["title"].split(" / ")[1]
+    parts = [f"## {title}\n\n{dashboard['description']}\n\n![The dashboard {title} of that cluster](pictures/dashboard-{name}.png)\n"]
+    parts += [f"{panel['options']['content']}\n" for panel in dashboard["panels"] if panel["type"] == "text" and panel["options"]["content"].startswith("- ")]
+    for panel in dashboards.panels(dashboard):
+        parts.append(f"### {panel['title']}\n\n{panel['description']}\n")
+        answered = not well or any((name, panel["title"], target["refId"]) in well.results for target in panel["targets"])
+        if not answered and "Needs level full." not in panel["description"]:
+            parts.append(f"**Empty on the node where all is well**: {panel['fieldConfig']['defaults'].get('noValue', 'not said')}.\n")
+        lines = ["```promql"]
+        for target in panel["targets"]:
+            key = name, panel["title"], target["refId"]
+            best = next((answers for answers in choices if key in answers.results), choices[-1])
+            shown = [summary(panel, target, answers.results.get(key)) for answers in ([well] if well else []) + [best]]
+            lines += [f"# {' | '.join(shown)}", target["expr"]]
+        parts.append("\n".join([*lines, "```\n"]))
+    return "\n".join(parts)
 
 
 def summary(panel, target, result):

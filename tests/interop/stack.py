@@ -2,12 +2,12 @@
 
 All scenarios of `scenarios.py` run at once, each in a cluster of its own; with GPUMETER_SMOKE=1 only the two that combine
 many incidents, and one whose agent pushes. While they are in force, the alerts of each must be exactly the expected ones, after
-twice the longest window; every query of every dashboard answers or is declared empty (`panels.py`); after their end nothing is left.
+twice the longest window; every query of the dashboards answers or is declared empty (`panels.py`); after their end nothing is left.
 Agents that push OTLP, to Prometheus or to a real Collector, must have the alerts of those that are scraped, with their cluster.
 
 Prometheus runs with the configuration and the rules that docs/monitoring.md has, installed by its commands. Windows are divided
 by `shortened.py`; the conditions are those that ship. A whole run draws the dashboards; with UPDATE=1 it
-writes docs/dashboards.md and its pictures.
+writes docs/dashboards.md and its pictures. The dashboard of unit costs is that of `unit_cost.py`.
 """
 
 import json
@@ -25,7 +25,6 @@ import shortened
 from alertmanager import Alertmanager, Receiver
 from browser import Browser
 from harness import ROOT, SMOKE, Failed, Prometheus, free_port, wait_for
-from model_server import ModelServer
 
 RUNBOOKS = "https://wiki.example.com/gpumeter/runbooks/"
 
@@ -44,7 +43,9 @@ def stack(suite):
         while (left := began + 2 * world.window(one) - time.monotonic()) > 0:
             time.sleep(left)
         world.judge(one)
-    answers = [panels.check(suite, world.server, level, world.instance(level, 1)) for level in ("standard", "full")]
+    answers = [panels.Answers(world.server, level, world.instance(level, 1)) for level in ("standard", "full")]
+    for one in answers:
+        panels.check(suite, one)
 
     update = os.environ.get("UPDATE") == "1"
     if not SMOKE:
@@ -62,7 +63,8 @@ def stack(suite):
     rules = {rule["name"]: rule["health"] for rule in world.server.alerts()}
     suite.expect(set(rules.values()) == {"ok"}, f"the rules' evaluations: {rules}")
     if update and not SMOKE:
-        panels.write(well, *answers)
+        standard, full = answers
+        panels.write({name: panels.section(name, dashboard, [full, standard], well) for name, dashboard in full.dashboards.items()})
 
 
 class Stack:
@@ -85,8 +87,6 @@ class Stack:
                 nodes.append(scenarios.Node(suite, name, content, settings, *listens, seed=seed, host=hosts[0], port=self.port,
                                             **self._pushing(one, name, server, collector)))
         self.rules = self._installed()
-        began = time.monotonic()
-        self.model_server = ModelServer(suite, "vllm", "llama", lambda: time.monotonic() - began, 900)
         self.windows = {}
         for path in self.rules.glob("*.yaml"):
             divided = shortened.rules(yaml.safe_load(path.read_text()))
@@ -109,10 +109,6 @@ class Stack:
             {"targets": [f"{address(number, place)}:{self.port}" for place in range(1, len(one.nodes) + one.targets * further + 1)],
              "labels": {"cluster": one.name}}
             for number, one in enumerate(self.scenarios, 1) if not one.pushes]
-        # A model server in a pod of the combined clusters, which that pod's GPU time pays.
-        config["scrape_configs"].append({"job_name": "model-servers", "static_configs": [
-            {"targets": [self.model_server.target], "labels": {"cluster": one.name, "namespace": "team-b", "pod": "serve-7d9c5b6f4-x2k8p"}}
-            for one in self.scenarios if one.name in ("standard", "full")]})
         config["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] = [self.alertmanager.address]
         return config
 

@@ -9,6 +9,7 @@ pub(super) fn dashboard() -> Dashboard {
         name: "agent",
         title: "Agent",
         summary: "The agents: whether every node is watched, whether their numbers can be trusted, and what they take of their nodes.",
+        terms: &[],
         questions: questions(),
         variables: shared::down_to_node(Some(".+")),
         annotations: shared::annotations("$node", true),

@@ -9,6 +9,7 @@ pub(super) fn dashboard() -> Dashboard {
         name: "fleet",
         title: "Fleet",
         summary: "All GPUs of the chosen clusters; needs the recording rules.",
+        terms: &[],
         questions: questions(),
         variables: shared::cluster_and_job(),
         annotations: shared::annotations("$fleet", true),

@@ -11,6 +11,7 @@ pub(super) fn dashboard() -> Dashboard {
         name: "gpu",
         title: "GPU",
         summary: "One GPU.",
+        terms: &[],
         questions: questions(),
         variables,
         annotations: shared::annotations("$device", false),

@@ -9,6 +9,7 @@ pub(super) fn dashboard() -> Dashboard {
         name: "health",
         title: "Health",
         summary: "What is wrong with GPUs and what to do about it, in the chosen clusters; needs the recording rules. docs/actions.md says what each action means.",
+        terms: &[],
         questions: questions(),
         variables: shared::cluster_and_job(),
         annotations: shared::annotations("$fleet", true),

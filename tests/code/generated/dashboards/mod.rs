@@ -28,6 +28,8 @@ struct Dashboard {
     name: &'static str,
     title: &'static str,
     summary: &'static str,
+    /// What its words mean, above everything else.
+    terms: &'static [(&'static str, &'static str)],
     questions: [Question; 3],
     variables: Vec<Variable>,
     annotations: Vec<Annotation>,
@@ -119,25 +121,41 @@ impl Dashboard {
         std::iter::once(source).chain(self.variables.iter().map(Variable::json)).collect()
     }
 
-    /// The questions and their answers, then the rows; every row begins at the left.
+    /// A line for each term.
+    fn meanings(&self) -> String {
+        let lines: Vec<String> =
+            self.terms.iter().map(|(term, meaning)| format!("- **{term}**: {meaning}")).collect();
+        lines.join("\n")
+    }
+
+    /// The meanings of terms, the questions and their answers, then the rows; every row begins at the left.
     fn panels(&self) -> Vec<Value> {
         let variables: Vec<&str> = std::iter::once("datasource")
             .chain(self.variables.iter().map(|variable| variable.name))
             .collect();
-        let mut panels = Vec::new();
+        let (mut panels, mut y) = (Vec::new(), 0);
+        if !self.terms.is_empty() {
+            let height = 7;
+            panels.push(json!({
+                "id": 1, "type": "text", "title": "", "transparent": true,
+                "gridPos": { "x": 0, "y": 0, "w": 24, "h": height },
+                "options": { "mode": "markdown", "content": self.meanings() },
+            }));
+            y = height;
+        }
         for (question, x) in self.questions.iter().zip([0, 8, 16]) {
-            let at = json!({ "x": x, "y": 0, "w": 8, "h": 2 });
+            let at = json!({ "x": x, "y": y, "w": 8, "h": 2 });
             panels.push(json!({
                 "id": panels.len() + 1, "type": "text", "title": "", "transparent": true, "gridPos": at,
                 "options": { "mode": "markdown", "content": format!("**{}**", question.text) },
             }));
             let mut left = x;
             for panel in &question.panels {
-                panels.push(panel.json(panels.len() + 1, (left, 2), &variables));
+                panels.push(panel.json(panels.len() + 1, (left, y + 2), &variables));
                 left += panel.width;
             }
         }
-        let mut y = 6;
+        y += 6;
         for row in &self.rows {
             let at = json!({ "x": 0, "y": y, "w": 24, "h": 1 });
             panels.push(json!({

@@ -9,6 +9,7 @@ pub(super) fn dashboard() -> Dashboard {
         name: "node",
         title: "Node",
         summary: "One node.",
+        terms: &[],
         questions: questions(),
         variables: shared::down_to_node(None),
         annotations: shared::annotations("$node", false),

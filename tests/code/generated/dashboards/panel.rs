@@ -28,6 +28,16 @@ struct Column {
     unit: &'static str,
     decimals: Option<u32>,
     steps: &'static [(f64, &'static str)],
+    /// What a cell without a value says.
+    absent: &'static str,
+    /// What it shows in place of values, each text up to a value.
+    words: &'static [(f64, &'static str)],
+}
+
+impl Column {
+    fn new(title: &'static str, unit: &'static str) -> Self {
+        Self { title, unit, decimals: None, steps: PLAIN, absent: "", words: &[] }
+    }
 }
 
 /// A panel.
@@ -50,6 +60,10 @@ pub(super) struct Panel {
     keys: Vec<Key>,
     /// The columns by which a table is sorted, the largest first.
     sorted_by: &'static [&'static str],
+    /// Whether a table says how many rows it has, and shows one page of them.
+    is_paged: bool,
+    /// Columns that need another width than an equal part of the table, in pixels.
+    widths: &'static [(&'static str, u32)],
     /// States: each with its value, its name, and its colour.
     mappings: &'static [(&'static str, &'static str, &'static str)],
     /// Series that are limits, drawn as dashes: a regular expression of their names.
@@ -113,6 +127,8 @@ impl Panel {
             columns: Vec::new(),
             keys: Vec::new(),
             sorted_by: &[],
+            is_paged: false,
+            widths: &[],
             mappings: &[],
             limits: None,
             shown: Shown::Value,
@@ -237,14 +253,47 @@ impl Panel {
         expression: &str,
         steps: &'static [(f64, &'static str)],
     ) -> Self {
-        self.columns.push(Column { title, unit, decimals: None, steps });
+        self.columns.push(Column { steps, ..Column::new(title, unit) });
         self.query(expression, "")
     }
 
     /// A column of amounts of money.
-    pub(super) fn money_column(mut self, title: &'static str, expression: &str) -> Self {
-        self.columns.push(Column { title, unit: "locale", decimals: Some(2), steps: PLAIN });
+    pub(super) fn money_column(self, title: &'static str, expression: &str) -> Self {
+        self.number_column(title, 2, expression)
+    }
+
+    /// A column of numbers whose unit is in its heading.
+    pub(super) fn number_column(mut self, title: &'static str, decimals: u32, expression: &str) -> Self {
+        self.columns.push(Column { decimals: Some(decimals), ..Column::new(title, "locale") });
         self.query(expression, "")
+    }
+
+    /// A column that says what its value means: the first text whose limit the value does not exceed.
+    pub(super) fn words_column(
+        mut self,
+        title: &'static str,
+        expression: &str,
+        words: &'static [(f64, &'static str)],
+    ) -> Self {
+        self.columns.push(Column { words, ..Column::new(title, "none") });
+        self.query(expression, "")
+    }
+
+    /// What a cell of the last column says where the row has no value for it.
+    pub(super) fn absent(mut self, text: &'static str) -> Self {
+        if let Some(column) = self.columns.last_mut() {
+            column.absent = text;
+        }
+        self
+    }
+
+    /// Shows pages of a table, and how many rows it has.
+    pub(super) fn paged(self) -> Self {
+        Self { is_paged: true, ..self }
+    }
+
+    pub(super) fn widths(self, widths: &'static [(&'static str, u32)]) -> Self {
+        Self { widths, ..self }
     }
 
     pub(super) fn sorted_by(self, columns: &'static [&'static str]) -> Self {
@@ -382,6 +431,10 @@ impl Panel {
             if let Some(decimals) = column.decimals {
                 properties.push(json!({ "id": "decimals", "value": decimals }));
             }
+            if !column.words.is_empty() {
+                properties.push(json!({ "id": "mappings", "value": ranges(column.words) }));
+                properties.push(json!({ "id": "custom.align", "value": "left" }));
+            }
             overrides.push(by_name(column.title, json!(properties)));
         }
         for key in &self.keys {
@@ -399,6 +452,12 @@ impl Panel {
                 "matcher": { "id": "byRegexp", "options": "/.*/" },
                 "properties": [{ "id": "noValue", "value": "" }],
             }));
+        }
+        for column in self.columns.iter().filter(|column| !column.absent.is_empty()) {
+            overrides.push(by_name(column.title, json!([{ "id": "noValue", "value": column.absent }])));
+        }
+        for (name, width) in self.widths {
+            overrides.push(by_name(name, json!([{ "id": "custom.width", "value": width }])));
         }
         if self.view == View::Stacked {
             for (_, name, colour) in self.mappings {
@@ -471,6 +530,11 @@ impl Panel {
                     let descending = |title| json!({ "displayName": title, "desc": true });
                     options["sortBy"] = self.sorted_by.iter().map(descending).collect();
                 }
+                if self.is_paged {
+                    // Grafana 11 reads it in the footer.
+                    options["enablePagination"] = json!(true);
+                    options["footer"] = json!({ "show": false, "reducer": [], "enablePagination": true });
+                }
                 options
             }
             View::States => {
@@ -513,8 +577,24 @@ pub(super) fn datasource() -> Value {
 }
 
 fn steps(steps: &[(f64, &str)]) -> Vec<Value> {
-    let value = |from: f64| if from.is_finite() { json!(from) } else { Value::Null };
-    steps.iter().map(|(from, colour)| json!({ "value": value(*from), "color": colour })).collect()
+    steps.iter().map(|(from, colour)| json!({ "value": limit(*from), "color": colour })).collect()
+}
+
+/// A limit that is none is written as null.
+fn limit(value: f64) -> Value {
+    if value.is_finite() { json!(value) } else { Value::Null }
+}
+
+/// Texts in place of values, each from the limit before it up to its own.
+fn ranges(words: &[(f64, &str)]) -> Vec<Value> {
+    let mut from = f64::NEG_INFINITY;
+    let mut ranges = Vec::new();
+    for (index, (to, text)) in words.iter().enumerate() {
+        let result = json!({ "text": text, "index": index });
+        ranges.push(json!({ "type": "range", "options": { "from": limit(from), "to": limit(*to), "result": result } }));
+        from = *to;
+    }
+    ranges
 }
 
 /// Writes out the matchers that are written short, and puts the query on one line.

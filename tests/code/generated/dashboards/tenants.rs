@@ -16,6 +16,7 @@ pub(super) fn dashboard() -> Dashboard {
         name: "tenants",
         title: "Tenants and cost",
         summary: "Who holds, uses and pays for GPUs in the chosen clusters; needs the recording rules. Money here is an estimate: gpumeter bill prints the amounts that count.",
+        terms: &[],
         questions: questions(),
         variables,
         annotations: shared::annotations("$fleet", true),

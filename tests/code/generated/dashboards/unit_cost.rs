@@ -20,10 +20,11 @@ pub(super) fn dashboard() -> Dashboard {
         name: "unit-cost",
         title: "Unit cost",
         summary: "What tokens and requests cost in money and joules, by owner: the controller of the pods. Each point is of the hour before it; needs alerts/unit_cost.yaml and sampling.workload_counters. Money here is an estimate: gpumeter bill prints the amounts that count.",
+        terms: TERMS,
         questions: questions(),
         variables,
         annotations: shared::annotations("$fleet", true),
-        rows: vec![by_owner(), over_time(), load(), everything()],
+        rows: vec![by_owner(), over_time(), load()],
         from: "now-24h",
     }
 }
@@ -59,30 +60,68 @@ fn per_token(energy: &str, by: &str) -> String {
 const OWNER: &str = "namespace, owner";
 const PRICED_OWNER: &str = "namespace, owner, currency";
 
+const TERMS: &[(&str, &str)] = &[
+    (
+        "Span",
+        "numbers cover the last hour, each point of a graph the hour before it; \"now\" marks the exceptions. Money is an estimate: `gpumeter bill` prints the amounts that count.",
+    ),
+    (
+        "Owner",
+        "the controller of the pods, such as a Deployment; otherwise the pod, Slurm job, container, unit or user.",
+    ),
+    (
+        "Held",
+        "price of the GPU time granted to the owner, used or not. You pay for it, so compare it with the price of an API.",
+    ),
+    (
+        "Used",
+        "price of the time in which the owner's work kept a GPU busy: what you would pay if GPUs never waited.",
+    ),
+    (
+        "Wasted",
+        "held minus used, at least 0. It includes time that others used or that could not be measured.",
+    ),
+    (
+        "Above 100 %, or used above held",
+        "no error. The owner used more of a shared GPU than its share, or a GPU that it does not hold.",
+    ),
+    (
+        "Joules, all",
+        "energy of the GPUs with their idle power. **Dynamic**: only what the work adds to the idle power.",
+    ),
+    (
+        "No tokens, no price",
+        "the owner's servers counted none of that unit in the hour, or its GPUs have prices in two currencies.",
+    ),
+    (
+        "Not counted",
+        "Prometheus scrapes no server of the owner that counts output tokens, so they have no price. The first table has only owners whose servers count work.",
+    ),
+];
+
 fn questions() -> [Question; 3] {
     [
         Question {
             text: "What does a million output tokens cost?",
             panels: vec![
-                Panel::stat("Per million, held (estimate)", "Price of what the owners held in the last hour, by their output tokens: what you pay, and the number to compare with an API's price; an estimate beside the bill.")
+                Panel::stat("Held, last hour (estimate)", "Price of what the owners with output tokens held, by those tokens: what you pay, and the number to compare with an API's price; an estimate beside the bill.")
                     .unit("locale")
-                    .decimals(2)
+                    .decimals(3)
                     .shows_legend()
-                    .query(&per_million("held", "currency"), "{{currency}}, held")
+                    .query(&per_million("held", "currency"), "{{currency}}, owners with tokens")
                     .empty(NO_MONEY),
-                Panel::stat("Per million, used (estimate)", "The same for the time that the work kept GPUs busy: what it would cost if they never waited; an estimate.")
+                Panel::stat("Used, last hour (estimate)", "The same for the time that the work kept GPUs busy: what it would cost if they never waited; an estimate.")
                     .unit("locale")
-                    .decimals(2)
+                    .decimals(3)
                     .shows_legend()
-                    .query(&per_million("used", "currency"), "{{currency}}, used")
+                    .query(&per_million("used", "currency"), "{{currency}}, owners with tokens")
                     .empty(NO_MONEY),
             ],
         },
         Question {
             text: "What energy does an output token take?",
             panels: vec![
-                Panel::stat("Joules per output token", "Energy of the GPUs, by output tokens; all, and without their idle power.")
-                    .unit("joule")
+                Panel::stat("Joules per output token, last hour, owners with tokens", "Energy of the GPUs of the owners with output tokens, by those tokens; all, and without their idle power.")
                     .decimals(3)
                     .shows_legend()
                     .query(&per_token("energy", ""), "all")
@@ -94,14 +133,11 @@ fn questions() -> [Question; 3] {
         Question {
             text: "How well are the held GPUs kept?",
             panels: vec![
-                Panel::stat("Used of held", "Low: the model waits, so consolidate. High and dear: reconsider the model, its precision, its batches. High and cheap: well kept. Above 100 %: it also used what others held.")
+                Panel::stat("Used of held, chosen owners", "GPU time that the chosen owners used by what they held in the last hour, those without tokens too. Above 100 %: they also used what others held.")
                     .unit("percentunit")
-                    .query(
-                        &own("sum(namespace_owner:gpu_workload_used_seconds:increase1h{$own}) / (sum(namespace_owner:gpu_workload_held_seconds:increase1h{$own}) > 0)"),
-                        "used",
-                    )
+                    .query(&format!("sum({}) / (sum({}) > 0)", own(USED_SECONDS), own(HELD_SECONDS)), "used")
                     .empty("the chosen owners held no GPU in the last hour"),
-                Panel::stat("Requests running and waiting", "Now, over the chosen owners; the same GPU costs many times more per token at one request than at fifty.")
+                Panel::stat("Requests now, chosen owners", "The same GPU costs many times more per token at one request than at fifty.")
                     .query(&own("sum(namespace_owner_model:llm_requests_running:sum{$own})"), "running")
                     .query(&own("sum(namespace_owner_model:llm_requests_waiting:sum{$own})"), "waiting")
                     .shows_legend()
@@ -111,46 +147,94 @@ fn questions() -> [Question; 3] {
     ]
 }
 
+const HELD_SECONDS: &str = "namespace_owner:gpu_workload_held_seconds:increase1h{$own}";
+const USED_SECONDS: &str = "namespace_owner:gpu_workload_used_seconds:increase1h{$own}";
+
+/// What an owner may do, by the share of its held time that it used.
+const TO_DO: &[(f64, &str)] = &[
+    (0.05, "hardly works: scale in, or give it back"),
+    (0.5, "waits: fewer replicas, or several models on one GPU"),
+    (1.05, "kept busy; if dear: reconsider model, precision, batch size"),
+    (f64::INFINITY, "uses more than its share of a GPU; hold more if it is slow"),
+];
+
 fn by_owner() -> Row {
-    Row {
-        title: "By owner. Held dear, used cheap: consolidate. Both dear: reconsider the model. Both cheap: well kept",
-        panels: vec![
-            Panel::table("Money by owner, of the last hour (estimate)", "Per million output tokens by what is held and what is used, per million of input and output together, and per thousand requests; an estimate beside the bill.")
-                .width(14)
-                .empty(NO_MONEY)
-                .key("namespace", "Namespace")
-                .key("owner", "Owner")
-                .key("currency", "Currency")
-                .money_column("Held, per million", &per_million("held", PRICED_OWNER))
-                .money_column("Used, per million", &per_million("used", PRICED_OWNER))
-                .money_column("Held, input too", &format!("1e6 * {}", per_unit("held_cost", "tokens", PRICED_OWNER)))
-                .money_column("Held, per thousand requests", &format!("1e3 * {}", per_unit("held_cost", "requests", PRICED_OWNER)))
-                .sorted_by(&["Held, per million"]),
-            Panel::table("Energy and use by owner, of the last hour", "Joules per output token, and the share of held time that the work kept GPUs busy.")
-                .width(10)
-                .empty("nobody held a GPU in the last hour")
-                .key("namespace", "Namespace")
-                .key("owner", "Owner")
-                .column("Joules per token", "joule", &per_token("energy", OWNER))
-                .column("Dynamic", "joule", &per_token("dynamic_energy", OWNER))
-                .column(
-                    "Used of held",
-                    "percentunit",
-                    &own("sum by (namespace, owner) (namespace_owner:gpu_workload_used_seconds:increase1h{$own}) / on (namespace, owner) (sum by (namespace, owner) (namespace_owner:gpu_workload_held_seconds:increase1h{$own}) > 0)"),
-                ),
-        ],
-    }
+    Row { title: "By owner, of the last hour", panels: vec![price_per_unit(), waste()] }
+}
+
+fn price_per_unit() -> Panel {
+    let per_request = format!("1e3 * {}", per_unit("held_cost", "requests", PRICED_OWNER));
+    Panel::table("Price and energy of a unit of work, the dearest first (estimate)", "Owners whose servers Prometheus scrapes. If a server has several models, Model is the one with most requests now, and the price covers all. In + out: input and output tokens together. An estimate beside the bill.")
+        .empty(NO_WORK)
+        .key("namespace", "Namespace")
+        .key("owner", "Owner")
+        .label_column(
+            "model",
+            "Model",
+            &own("topk by (namespace, owner) (1, sum by (namespace, owner, model) (namespace_owner_model:llm_requests_running:sum{$own}))"),
+        )
+        .key("currency", "Currency")
+        .number_column("Held / 1M output", 3, &per_million("held", PRICED_OWNER))
+        .absent("no price")
+        .number_column("Used / 1M output", 3, &per_million("used", PRICED_OWNER))
+        .absent("no price")
+        .number_column("Held / 1M in + out", 3, &format!("1e6 * {}", per_unit("held_cost", "tokens", PRICED_OWNER)))
+        .absent("no price")
+        .number_column("Held / 1k requests", 3, &per_request)
+        .absent("no price")
+        .number_column("J / output token", 3, &per_token("energy", OWNER))
+        .absent("no tokens")
+        .number_column("Dynamic J / token", 3, &per_token("dynamic_energy", OWNER))
+        .absent("no tokens")
+        .sorted_by(&["Held / 1M output"])
+        .paged()
+        .widths(WIDTHS)
+}
+
+const WIDTHS: &[(&str, u32)] = &[("Namespace", 110), ("Owner", 230), ("Currency", 90)];
+
+fn waste() -> Panel {
+    let money = |basis: &str| {
+        own(&format!(
+            "sum by ({PRICED_OWNER}) (namespace_owner:gpu_workload_{basis}_cost:increase1h{{$own}})"
+        ))
+    };
+    let share = own(&format!(
+        "sum by ({OWNER}) ({USED_SECONDS}) / on ({OWNER}) (sum by ({OWNER}) ({HELD_SECONDS}) > 0)"
+    ));
+    Panel::table("Held, used and wasted, the most wasted first (estimate)", "All owners, those without units of work among them: with the remainders it is the whole account. What to do follows from Used of held. It is a hint: a service may wait on purpose. An estimate beside the bill.")
+        .height(12)
+        .empty("no prices are configured, or nobody held a GPU in the last hour")
+        .key("namespace", "Namespace")
+        .key("owner", "Owner")
+        .key("currency", "Currency")
+        .money_column("Held", &money("held"))
+        .money_column("Used", &money("used"))
+        .money_column("Wasted", &format!("clamp_min({} - {}, 0)", money("held"), money("used")))
+        .column("Used of held", "percentunit", &share)
+        .absent("holds nothing")
+        .number_column(
+            "Output tokens",
+            0,
+            &own("sum by (namespace, owner) (namespace_owner_unit:work_units:increase1h{$own, unit=\"output_tokens\"})"),
+        )
+        .absent("not counted")
+        .words_column("What to do", &share, TO_DO)
+        .absent("uses GPUs that it does not hold")
+        .sorted_by(&["Wasted"])
+        .paged()
+        .widths(&[("Namespace", 110), ("Owner", 260), ("Currency", 90), ("What to do", 480)])
 }
 
 fn over_time() -> Row {
     let lines = |title, answers, basis: &str| {
-        Panel::lines(title, answers).unit("locale").zero_based().empty(NO_MONEY).query(
+        Panel::lines(title, answers).unit("locale").height(10).zero_based().empty(NO_MONEY).query(
             &format!("topk(10, {})", per_million(basis, PRICED_OWNER)),
-            "{{namespace}} {{owner}} {{currency}}",
+            "{{currency}} {{namespace}} {{owner}}",
         )
     };
     Row {
-        title: "Over time, the ten dearest at each moment",
+        title: "Over time: each point of the hour before it, the ten dearest",
         panels: vec![
             lines(
                 "Held, per million output tokens (estimate)",
@@ -166,7 +250,8 @@ fn over_time() -> Row {
                 "Joules per output token, by owner",
                 "Energy of the GPUs, their idle power included.",
             )
-            .unit("joule")
+            .decimals(3)
+            .height(10)
             .zero_based()
             .empty(NO_WORK)
             .query(&format!("topk(10, {})", per_token("energy", OWNER)), "{{namespace}} {{owner}}"),
@@ -177,6 +262,7 @@ fn over_time() -> Row {
 fn load() -> Row {
     let requests = |title, answers, state: &str| {
         Panel::lines(title, answers)
+            .height(10)
             .zero_based()
             .empty("no server of the chosen owners reports its load")
             .query(
@@ -187,34 +273,18 @@ fn load() -> Row {
             )
     };
     Row {
-        title: "Load, by owner and model",
+        title: "Load by owner and model, the ten largest",
         panels: vec![
-            requests("Requests running", "What the servers work at now.", "running"),
-            requests("Requests waiting", "What waits for a server; with GPUs busy it asks for more replicas.", "waiting"),
-            Panel::lines("Output tokens per second", "Mean of the hour before.")
+            requests("Requests running, now", "What the servers work at now.", "running"),
+            requests("Requests waiting, now", "What waits for a server; with GPUs busy it asks for more replicas.", "waiting"),
+            Panel::lines("Output tokens per second, mean of an hour", "By what the servers counted in the hour before each point.")
+                .height(10)
                 .zero_based()
                 .empty(NO_WORK)
                 .query(
                     &own(r#"topk(10, sum by (namespace, owner) (namespace_owner_unit:work_units:increase1h{$own, unit="output_tokens"})) / 3600"#),
                     "{{namespace}} {{owner}}",
                 ),
-        ],
-    }
-}
-
-fn everything() -> Row {
-    Row {
-        title: "Where the money is, with and without units",
-        panels: vec![
-            Panel::table("All owners, of the last hour (estimate)", "Price of what each held and used, those without units of work among them: with the remainders it is the whole account. An estimate beside the bill.")
-                .width(24)
-                .empty("no prices are configured, or nobody held a GPU in the last hour")
-                .key("namespace", "Namespace")
-                .key("owner", "Owner")
-                .key("currency", "Currency")
-                .money_column("Held", &own("sum by (namespace, owner, currency) (namespace_owner:gpu_workload_held_cost:increase1h{$own})"))
-                .money_column("Used", &own("sum by (namespace, owner, currency) (namespace_owner:gpu_workload_used_cost:increase1h{$own})"))
-                .sorted_by(&["Held"]),
         ],
     }
 }

@@ -22,6 +22,7 @@ pub(super) fn dashboard() -> Dashboard {
         name: "workload",
         title: "Workload",
         summary: "One workload on all GPUs that it holds, side by side. A rank that waits for others spins at 100 %, so compare power, clocks and tensor cores, not utilization. A share of a GPU shows the whole GPU.",
+        terms: &[],
         questions: questions(),
         variables,
         annotations: shared::annotations("$node", true),
