@@ -41,6 +41,7 @@ pub(super) fn held_without_use(title: &'static str, scope: &str) -> Panel {
                  sum by (cluster, job, instance, uuid, tenant) (increase(gpu_tenant_idle_seconds_total{scope}[1d]))) / 3600)"
             ),
         )
+        .sorted_by(&["Idle hours of the last day"])
 }
 
 pub(super) fn cluster_and_job() -> Vec<Variable> {

@@ -154,7 +154,8 @@ fn sums() -> Row {
                 .column("Held", "none", &format!("{} / 3600", hours("held_seconds", "$__range")))
                 .column("Used", "none", &format!("{} / 3600", hours("used_seconds", "$__range")))
                 .column("Held and idle", "none", &format!("{} / 3600", hours("idle_seconds", "$__range")))
-                .column("Energy", "joule", &hours("energy_joules", "$__range")),
+                .column("Energy", "joule", &hours("energy_joules", "$__range"))
+                .sorted_by(&["Held and idle"]),
             Panel::table("Calendar months so far, in GPU-hours", "UTC, by hours that have ended; kept for as long as Prometheus keeps one sample of it. A bill has the month of its own time zone.")
                 .width(12)
                 .empty("no hour has ended since the rules are loaded")
@@ -162,7 +163,8 @@ fn sums() -> Row {
                 .key("month", "Month")
                 .column("Held", "none", &month("held"))
                 .column("Used", "none", &month("used"))
-                .column("Held and idle", "none", &month("idle")),
+                .column("Held and idle", "none", &month("idle"))
+                .sorted_by(&["Month", "Held and idle"]),
         ],
     }
 }
@@ -264,6 +266,7 @@ fn use_without_holding() -> Row {
                 "none",
                 &format!(r#"topk(20, sum by (tenant) (rate({family}{{$fleet, tenant=~"$tenant"}}[$__rate_interval]))) > 0.01"#),
             )
+            .sorted_by(&["GPUs"])
     };
     Row {
         title: "Use beside what is held",
@@ -280,12 +283,14 @@ fn use_without_holding() -> Row {
                 .linked_key("tenant", "Tenant", TO_TENANT)
                 .linked_key("workload", "Workload", TO_WORKLOAD)
                 .key("source", "Granted by")
-                .column("GPUs", "none", r#"sum by (tenant, workload, source) (gpu_holding_ratio{$fleet, tenant=~"$tenant"} > 0)"#),
+                .column("GPUs", "none", r#"sum by (tenant, workload, source) (gpu_holding_ratio{$fleet, tenant=~"$tenant"} > 0)"#)
+                .sorted_by(&["GPUs"]),
             Panel::table("Use without an owner, by reason", "Whole GPUs whose user the agents could not name: what kind of holder it is, as far as they know.")
                 .width(8)
                 .empty("every use has an owner")
                 .key("reason", "Reason")
-                .column("GPUs", "none", "sum by (reason) (rate(gpu_unattributed_seconds_total{$fleet}[$__rate_interval])) > 0.001"),
+                .column("GPUs", "none", "sum by (reason) (rate(gpu_unattributed_seconds_total{$fleet}[$__rate_interval])) > 0.001")
+                .sorted_by(&["GPUs"]),
         ],
     }
 }
