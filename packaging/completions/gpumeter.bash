@@ -781,7 +781,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__fleet)
-            opts="-h --exports --statements --config --web.listen-address --listen --web.config.file --log-format --help"
+            opts="-h --exports --statements --expect --config --web.listen-address --listen --web.config.file --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -792,6 +792,10 @@ _gpumeter() {
                     return 0
                     ;;
                 --statements)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expect)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

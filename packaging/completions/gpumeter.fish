@@ -79,6 +79,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l web.systemd-s
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand fleet" -l exports -d 'Directory of exports (ledger.export.directory) of any number of nodes. It is only read' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand fleet" -l statements -d 'Directory of closed statements, beside which their months are shown' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand fleet" -l expect -d 'List of all nodes, as gpumeter bill --expect has it: for advice on nodes that nobody needs, commitments and replicas' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand fleet" -l config -d 'Configuration file, of which web, billing and advice.dismiss are used; without one the defaults apply' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand fleet" -l listen -l web.listen-address -d 'Address to serve on; may be repeated. By default those of web.listen of the configuration file, else 127.0.0.1:9856' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand fleet" -l web.config.file -d 'Web configuration file: TLS, users, headers and rate limit in the form of Prometheus\' exporters' -r -F

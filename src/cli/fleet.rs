@@ -19,6 +19,9 @@ pub(super) struct FleetCommand {
     /// Directory of closed statements, beside which their months are shown.
     #[arg(long, value_name = "DIRECTORY")]
     statements: Option<PathBuf>,
+    /// List of all nodes, as gpumeter bill --expect has it: for advice on nodes that nobody needs, commitments and replicas.
+    #[arg(long, value_name = "FILE")]
+    expect: Option<PathBuf>,
     /// Configuration file, of which web, billing and advice.dismiss are used; without one the defaults apply.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -45,8 +48,8 @@ impl FleetCommand {
         if listen.is_empty() {
             listen.extend(listen_address(LISTEN));
         }
-        let (exports, statements, web_file) = (self.exports, self.statements, self.web_file);
-        run_fleet(FleetLaunch { config, source, web_file, listen, exports, statements })
+        let Self { exports, statements, expect: expected, web_file, .. } = self;
+        run_fleet(FleetLaunch { config, source, web_file, listen, exports, statements, expected })
             .map_err(|error| Failure::of_agent(&error, error.wants_restart()))
     }
 }

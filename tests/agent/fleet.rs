@@ -372,7 +372,10 @@ fn a_reader_of_one_tenant_gets_nothing_of_others_on_any_path() {
             "/api/v1/costs" => format!("?period={period}"),
             "/api/v1/bill" | "/api/v1/explain" | "/api/v1/explain/whole" => format!("?{bills}"),
             // What is found of a tenant need not be anything.
-            "/api/v1/advice" => String::new(),
+            "/api/v1/advice" => {
+                wait_until("advice", || ask("root", path).0 == 200);
+                String::new()
+            }
             // Nor need he have jobs.
             "/api/v1/jobs" => format!("?{bills}"),
             _ => panic!("say what a reader of one tenant gets of {path}"),
@@ -409,4 +412,42 @@ fn a_reader_of_one_tenant_gets_nothing_of_others_on_any_path() {
         assert!(of_root.contains(&rate), "{node}");
     }
     assert_eq!(fleet.post_with(&path, "", &book).0, 401);
+}
+
+#[test]
+fn advice_is_made_after_the_first_look_with_the_nodes_that_are_expected() {
+    let place = tempfile::tempdir().unwrap();
+    let nodes = place.path().join("nodes.csv");
+    let start = || start(place.path(), &["--expect", nodes.to_str().unwrap()]);
+    let advice = |fleet: &Agent| -> Value {
+        wait_until("advice", || fleet.get("/api/v1/advice").0 == 200);
+        parsed(fleet.get("/api/v1/advice"))
+    };
+    std::fs::write(&nodes, "node,from,to\n").unwrap();
+    let made = advice(&start());
+    assert_eq!((&made["source"]["nodes"], &made["source"]["kind"]), (&3.into(), &"fleet".into()), "{made}");
+    assert!(made["notes"][0].as_str().unwrap().contains("--expect FILE"), "{made}");
+    let of_command = output(&["advise", "--exports", &exports(), "--json"]);
+    assert_eq!(made, serde_json::from_slice::<Value>(&of_command.stdout).unwrap());
+    std::fs::write(&nodes, "gone,2020-01-01T00:00:00Z,2099-01-01T00:00:00Z,8,NVIDIA H100\n").unwrap();
+    let fleet = start();
+    let made = advice(&fleet);
+    assert!(made["notes"][0].as_str().unwrap().contains("a node is not expected"), "{made}");
+    // The times of a finding are read from the files.
+    let explained = parsed(fleet.get("/api/v1/advice?explain=A1-00000000"));
+    assert_eq!(explained["findings"], json!([]));
+    std::fs::write(&nodes, "gone\n").unwrap();
+    let mut command = program();
+    command.args([
+        "fleet",
+        "--exports",
+        &exports(),
+        "--listen",
+        "127.0.0.1:0",
+        "--expect",
+        nodes.to_str().unwrap(),
+    ]);
+    let refused = command.env("CACHE_DIRECTORY", place.path().join("other")).output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("nodes.csv:1: "), "{text}");
 }

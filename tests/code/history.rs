@@ -92,7 +92,7 @@ impl Written {
         Self::at(scenario, extent, END)
     }
 
-    fn at(scenario: &Value, extent: HistoryExtent, end: Utc) -> Self {
+    pub(crate) fn at(scenario: &Value, extent: HistoryExtent, end: Utc) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("scenario.json");
         std::fs::write(&file, scenario.to_string()).unwrap();

@@ -351,12 +351,12 @@ def advice(page, server):
     finding = {"tenant": "<img src=x onerror=alert(1)>", "workload": "slurm:c/lab/ada", "what": "used nothing in the last 2.5 h (median) of 13 of 13 runs",
                "how": "end the job after its last use of a GPU", "time_ns": "117000000000000", "amount": "65.000000000", "is_credit": False}
     node = finding | {"tenant": "", "workload": "gpu-9", "amount": "0.000000000", "organisation": {"amount": "2688.000000000", "returned_ns": "0"}}
-    server.answers["/api/v1/advice"] = lambda query: {"findings": [finding, node], "currency": "EUR", "notes": ["no list of nodes"]}
+    server.answers["/api/v1/advice"] = lambda query: {"from": "2026-11-01T00:00:00Z", "to": "2026-11-28T12:00:00Z", "findings": [finding, node], "currency": "EUR", "notes": ["no list of nodes"]}
     page.expect(page.run("document.querySelector('#advice-table').hidden"), "findings are asked for by themselves")
     page.click("#look-for-advice")
     page.wait("findings", "document.querySelectorAll('#advice-table tbody tr').length === 2")
     text = page.text("#advice")
-    for wanted in ("<img src=x", "32.5", "65.00 EUR", "the organisation", "2,688.00 EUR", "end the job", "no list of nodes"):
+    for wanted in ("<img src=x", "32.5", "65.00 EUR", "the organisation", "2,688.00 EUR", "end the job", "Looked at 2026-11-01", "no list of nodes"):
         page.expect(wanted in text, f"{wanted!r} is not among the findings: {text}")
     page.axe("the findings")
 

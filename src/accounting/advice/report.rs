@@ -91,52 +91,89 @@ pub struct AdviceSource {
 /// The findings of what is known, as the reader wants them.
 pub fn advise(evidence: &AdviceEvidence, request: &AdviceRequest, source: AdviceSource) -> Advice {
     let is_partial = request.visible != VisibleAccount::Everything;
-    let grouped = grouped(evidence);
-    let mut known = Known::new(evidence, is_partial);
-    let mut findings = Vec::new();
-    for rule in RULES {
-        for group in groups(&grouped) {
-            if let Some(found) = (rule.find)(&known, &group) {
-                known.claim(&found);
-                findings.push(finding(&known, rule, &group, &found, request));
+    Advice::of_all(evidence, is_partial, request.explain.as_deref(), source).wanted(request)
+}
+
+/// All findings over an account, without their stretches, made once for all readers of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdviceForReaders {
+    /// As a reader of everything has them.
+    pub everything: Advice,
+    /// Those of each tenant as his reader has them.
+    pub of_tenants: Advice,
+}
+
+impl AdviceForReaders {
+    /// The findings that a reader may see and wants.
+    pub fn answer(&self, request: &AdviceRequest) -> Advice {
+        let is_partial = request.visible != VisibleAccount::Everything;
+        let mut advice = if is_partial { &self.of_tenants } else { &self.everything }.clone();
+        advice.findings.retain(|finding| request.visible.shows(&finding.tenant, |_| None));
+        advice.wanted(request)
+    }
+}
+
+impl Advice {
+    /// All findings of readers of everything, or those of readers of a part; `explain` is the id of the one that has its stretches.
+    pub fn of_all(
+        evidence: &AdviceEvidence,
+        is_partial: bool,
+        explain: Option<&str>,
+        source: AdviceSource,
+    ) -> Self {
+        let grouped = grouped(evidence);
+        let mut known = Known::new(evidence, is_partial);
+        let mut findings = Vec::new();
+        for rule in RULES {
+            for group in groups(&grouped) {
+                if let Some(found) = (rule.find)(&known, &group) {
+                    known.claim(&found);
+                    findings.push(finding(&known, rule, &group, &found, explain));
+                }
             }
         }
-    }
-    if !is_partial {
-        for rule in FLEET_RULES {
-            findings.extend((rule.find)(evidence).iter().map(|found| fleet_finding(&known, rule, found)));
+        if !is_partial {
+            for rule in FLEET_RULES {
+                findings.extend((rule.find)(evidence).iter().map(|found| fleet_finding(&known, rule, found)));
+            }
+        }
+        findings.sort_by(|one, other| {
+            let saved = |finding: &AdviceFinding| finding.organisation.and_then(|one| one.amount);
+            let order = |finding: &AdviceFinding| {
+                (finding.amount.max(saved(finding)).unwrap_or_default(), finding.time)
+            };
+            order(other).cmp(&order(one)).then_with(|| one.id.cmp(&other.id))
+        });
+        Self {
+            schema: SCHEMA,
+            source,
+            from: evidence.from,
+            to: evidence.to,
+            currency: evidence.currency.clone(),
+            partial: is_partial,
+            dismissed: 0,
+            findings,
+            notes: Vec::new(),
         }
     }
-    let is_wanted = |finding: &AdviceFinding| {
-        request.tenant.as_ref().is_none_or(|tenant| *tenant == finding.tenant)
-            && request.explain.as_ref().is_none_or(|id| *id == finding.id)
-    };
-    findings.retain(is_wanted);
-    let before = findings.len();
-    if request.explain.is_none() {
-        findings.retain(|finding| !request.dismissed.iter().any(|one| one.is_of(finding)));
-    }
-    findings.sort_by(|one, other| {
-        let saved = |finding: &AdviceFinding| finding.organisation.and_then(|one| one.amount);
-        let order =
-            |finding: &AdviceFinding| (finding.amount.max(saved(finding)).unwrap_or_default(), finding.time);
-        order(other).cmp(&order(one)).then_with(|| one.id.cmp(&other.id))
-    });
-    let source = match is_partial {
-        // How many nodes there are is not the reader's.
-        true => AdviceSource { nodes: nodes_of(&findings), ..source },
-        false => source,
-    };
-    Advice {
-        schema: SCHEMA,
-        source,
-        from: evidence.from,
-        to: evidence.to,
-        currency: evidence.currency.clone(),
-        partial: is_partial,
-        dismissed: before - findings.len(),
-        findings,
-        notes: Vec::new(),
+
+    /// The findings that are wanted.
+    #[must_use]
+    pub fn wanted(mut self, request: &AdviceRequest) -> Self {
+        self.findings.retain(|finding| {
+            request.tenant.as_ref().is_none_or(|tenant| *tenant == finding.tenant)
+                && request.explain.as_ref().is_none_or(|id| *id == finding.id)
+        });
+        let before = self.findings.len();
+        if request.explain.is_none() {
+            self.findings.retain(|finding| !request.dismissed.iter().any(|one| one.is_of(finding)));
+        }
+        self.dismissed = before - self.findings.len();
+        if self.partial {
+            // How many nodes there are is not the reader's.
+            self.source.nodes = nodes_of(&self.findings);
+        }
+        self
     }
 }
 
@@ -150,7 +187,7 @@ fn finding(
     rule: &AdviceRule,
     group: &WorkloadGroup<'_>,
     found: &FoundAdvice<'_>,
-    request: &AdviceRequest,
+    explain: Option<&str>,
 ) -> AdviceFinding {
     let has_prices = known.evidence.currency.is_some();
     let mut amounts = found.stretches.iter().map(money);
@@ -162,7 +199,7 @@ fn finding(
     let times =
         || found.stretches.iter().map(|found| [found.stretch.from, found.stretch.to]).chain(found.seen);
     let id = id_of(rule.code, rule.kind, &[group.tenant, group.name, &found.facts]);
-    let is_explained = request.explain.as_ref() == Some(&id);
+    let is_explained = explain == Some(&id);
     let explained = found.stretches.iter().filter(|_| is_explained);
     let stretches = explained.map(|found| stretch(known, found)).collect();
     let returned = if rule.is_credit { Nanoseconds(0) } else { time };

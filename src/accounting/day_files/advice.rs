@@ -13,8 +13,8 @@ use super::evidence_file::read_evidence;
 use super::expected::{ExpectedNode, FileTimes, Reports};
 use super::fleet::ExportSource;
 use crate::accounting::advice::{
-    Advice, AdviceEvidence, AdviceRequest, AdviceSource, COMMITMENT_DAYS, FleetEvidence, PERIOD,
-    SlotEvidence, SlotKey, SlotRow, SlotRun, SlotTime, WorkloadEvidence, WorkloadKey, advise, least_idle,
+    Advice, AdviceEvidence, AdviceForReaders, AdviceRequest, AdviceSource, COMMITMENT_DAYS, FleetEvidence,
+    PERIOD, SlotEvidence, SlotKey, SlotRow, SlotRun, SlotTime, WorkloadEvidence, WorkloadKey, least_idle,
 };
 use crate::accounting::billing::{
     BillLine, DayHeader, DayIncident, DayRow, DayShape, ExactMoney, FileNumbers, Terms,
@@ -33,27 +33,69 @@ pub fn make_advice(
     request: &AdviceRequest,
     step: impl FnMut(usize, usize) -> Result<(), ExportError>,
 ) -> Result<Advice, ExportError> {
+    let known = read_all_evidence(source, &request.visible, step)?;
+    let is_partial = request.visible != VisibleAccount::Everything;
+    Ok(known.advice(is_partial, request.explain.as_deref()).wanted(request))
+}
+
+/// The same for all readers, without the stretches of findings.
+///
+/// # Errors
+/// As of [`make_advice`].
+pub fn make_advice_for_readers(
+    source: &ExportSource<'_>,
+    step: impl FnMut(usize, usize) -> Result<(), ExportError>,
+) -> Result<AdviceForReaders, ExportError> {
+    let known = read_all_evidence(source, &VisibleAccount::Everything, step)?;
+    let [everything, of_tenants] = [false, true].map(|is_partial| known.advice(is_partial, None));
+    Ok(AdviceForReaders { everything, of_tenants })
+}
+
+/// What all files say.
+struct ReadEvidence {
+    evidence: AdviceEvidence,
+    source: AdviceSource,
+    /// What could not be looked at, for all readers, and for readers of everything.
+    notes: [Vec<String>; 2],
+}
+
+impl ReadEvidence {
+    fn advice(&self, is_partial: bool, explain: Option<&str>) -> Advice {
+        let notes = if is_partial { &self.notes[..1] } else { &self.notes[..] }.concat();
+        Advice { notes, ..Advice::of_all(&self.evidence, is_partial, explain, self.source.clone()) }
+    }
+}
+
+fn read_all_evidence(
+    source: &ExportSource<'_>,
+    visible: &VisibleAccount,
+    step: impl FnMut(usize, usize) -> Result<(), ExportError>,
+) -> Result<ReadEvidence, ExportError> {
     let to = source.exported_until()?;
     let from = Utc(to.0.saturating_sub(PERIOD.0)).floor(DAY);
-    let wants_fleet = !source.expected.is_empty() && request.visible == VisibleAccount::Everything;
+    let wants_fleet = !source.expected.is_empty() && *visible == VisibleAccount::Everything;
     let begin = if wants_fleet { Utc(to.0.saturating_sub(COMMITMENT_DAYS * DAY.0)).floor(DAY) } else { from };
     let follows_links = source.untrusted_at.is_none();
-    let reader = DayReader { visible: &request.visible, since: from, wants_fleet, follows_links };
-    let mut draft = FleetAdvice::new([begin, from, to], &source.expected);
+    // Nodes report the open day to different times.
+    let fleet_until = if wants_fleet { to.floor(DAY) } else { Utc(0) };
+    let reader = DayReader { visible, since: from, fleet_until, follows_links };
+    let expected = if wants_fleet { source.expected.as_slice() } else { &[] };
+    let mut draft = FleetAdvice::new([begin, from, to], expected);
     let read = |day: &DayPath, shared: &BTreeSet<Arc<str>>| reader.read(day, shared);
     let unread = read_days(source, [begin, to], step, read, |day| {
         draft.add(day);
         Ok(())
     })?;
     (draft.skipped, draft.is_shared) = (unread.skipped, unread.has_shared);
-    draft.finish(request)
+    draft.finish()
 }
 
 struct DayReader<'a> {
     visible: &'a VisibleAccount,
     /// Only what is of the fleet is read of days before.
     since: Utc,
-    wants_fleet: bool,
+    /// The end of what is read of the fleet.
+    fleet_until: Utc,
     follows_links: bool,
 }
 
@@ -116,7 +158,7 @@ impl DayReader<'_> {
         };
         let is_recent = begin >= self.since;
         let mut draft = AdviceDayDraft::new(file.header(), self.visible);
-        let mut fleet = self.wants_fleet.then(|| FleetDay::new(file.header()));
+        let mut fleet = (begin < self.fleet_until).then(|| FleetDay::new(file.header()));
         file.read_runs(limits, |run| {
             if let Some(fleet) = &mut fleet {
                 fleet.add(&run);
@@ -563,14 +605,14 @@ impl<'a> FleetAdvice<'a> {
                  with a list of all nodes",
             ));
         }
-        let missing = self.reports.missing(self.fleet.models_begin, self.evidence.to)?;
+        let missing = self.reports.missing(self.fleet.models_begin, self.evidence.to.floor(DAY))?;
         let is_complete = missing.is_empty() && self.reports.unexpected().is_empty();
         let text = "nodes that nobody needs, commitments and spare replicas are not looked for: some time of the expected nodes is \
                     missing, or a node is not expected; gpumeter bill --exports --expect names them";
         Ok((!is_complete || self.is_shared || self.skipped > 0).then_some(text))
     }
 
-    fn finish(mut self, request: &AdviceRequest) -> Result<Advice, ExportError> {
+    fn finish(mut self) -> Result<ReadEvidence, ExportError> {
         let incomplete = self.incomplete()?;
         let has_one_currency = self.currencies.len() <= 1;
         let currencies = self.currencies.iter().cloned().collect::<Vec<_>>().join(", ");
@@ -596,16 +638,11 @@ impl<'a> FleetAdvice<'a> {
             nodes: self.nodes.len(),
             simulated: self.is_simulated,
         };
-        let mut advice = advise(&self.evidence, request, source);
-        if self.skipped > 0 && !advice.partial {
-            advice.notes.push(format!("{} damaged files were left out", self.skipped));
-        }
-        if !has_one_currency {
-            advice.notes.push(format!("prices are in {currencies}, so no amount is added up"));
-        }
-        if !advice.partial {
-            advice.notes.extend(incomplete.map(str::to_owned));
-        }
-        Ok(advice)
+        let skipped = (self.skipped > 0).then(|| format!("{} damaged files were left out", self.skipped));
+        let unpriced =
+            (!has_one_currency).then(|| format!("prices are in {currencies}, so no amount is added up"));
+        let of_everything = skipped.into_iter().chain(incomplete.map(str::to_owned)).collect();
+        let notes = [unpriced.into_iter().collect(), of_everything];
+        Ok(ReadEvidence { evidence: self.evidence, source, notes })
     }
 }

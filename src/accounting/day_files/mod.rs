@@ -26,7 +26,7 @@ mod shared_gpus;
 mod tree;
 mod writer;
 
-pub use advice::make_advice;
+pub use advice::{make_advice, make_advice_for_readers};
 pub use cache::{CacheError, CostCache, CostCacheReader, LookScope, Looked, cache_name};
 pub use day_bytes::write_day;
 pub use day_file::DayFile;

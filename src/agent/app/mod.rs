@@ -95,6 +95,9 @@ pub enum StartError {
     Thread(#[from] thread::Error),
     #[error(transparent)]
     FleetCache(#[from] crate::accounting::day_files::CacheError),
+    /// The list of expected nodes cannot be read.
+    #[error(transparent)]
+    Expected(#[from] crate::accounting::day_files::ExportError),
     #[error("there is no directory for the cache: set CACHE_DIRECTORY, XDG_CACHE_HOME or HOME")]
     NoCacheDirectory,
 }

@@ -1,7 +1,7 @@
 //! Advice over exports, by quarter hours.
 
 use gpumeter::accounting::advice::{Advice, AdviceFinding, AdviceRequest};
-use gpumeter::accounting::day_files::{ExportSource, make_advice};
+use gpumeter::accounting::day_files::{ExportSource, make_advice, make_advice_for_readers};
 use gpumeter::accounting::ledger::Reader;
 use gpumeter::model::{Nanoseconds, VisibleAccount};
 
@@ -36,4 +36,31 @@ fn a_reader_of_one_tenant_sees_his_findings_over_exports_too() {
     let tenants: Vec<&str> = own.findings.iter().map(|finding| &*finding.tenant).collect();
     assert_eq!(tenants, ["a3-true"]);
     assert!(own.partial && own.findings[0].organisation.is_none());
+}
+
+#[test]
+fn what_is_made_once_for_all_readers_is_what_each_of_them_would_be_told() {
+    let directory = ledger().exports();
+    let for_readers = make_advice_for_readers(&ExportSource::of(&directory), |_, _| Ok(())).unwrap();
+    let everything = advice(&AdviceRequest::default());
+    assert_eq!(for_readers.answer(&AdviceRequest::default()), everything);
+    for tenant in ["a3-true", "a8-true", "nobody"] {
+        let visible = VisibleAccount::Tenants(vec![tenant.to_owned()]);
+        let own = AdviceRequest { visible, ..AdviceRequest::default() };
+        assert_eq!(for_readers.answer(&own), advice(&own), "{tenant}");
+    }
+    let asked = AdviceRequest { tenant: Some("a3-true".to_owned()), ..AdviceRequest::default() };
+    assert_eq!(for_readers.answer(&asked), advice(&asked));
+    assert_eq!(for_readers.answer(&asked).findings.len(), 1);
+    for visible in [
+        VisibleAccount::OfUser("ada".into()),
+        VisibleAccount::OfSlurmUser { user: "ada".into(), cluster: "c".into() },
+    ] {
+        let of_user = for_readers.answer(&AdviceRequest { visible, ..AdviceRequest::default() });
+        assert!(of_user.findings.is_empty(), "whose jobs they are is not kept");
+    }
+    let dismissed = gpumeter::accounting::advice::Dismissal::parse(&everything.findings[0].dismiss).unwrap();
+    let without = AdviceRequest { dismissed: [dismissed].into(), ..AdviceRequest::default() };
+    assert_eq!(for_readers.answer(&without), advice(&without));
+    assert_eq!(for_readers.answer(&without).dismissed, 1);
 }

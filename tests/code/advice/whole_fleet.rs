@@ -52,14 +52,18 @@ static WRITTEN: LazyLock<Written> =
     LazyLock::new(|| Written::new(&scenario(), HistoryExtent { days: DAYS, nodes: 3, seed: 7 }));
 
 fn advice(nodes: &[&str], request: &AdviceRequest) -> Advice {
+    advice_of(&WRITTEN, [Utc(END.0 - DAYS * DAY.0), END], nodes, request)
+}
+
+fn advice_of(written: &Written, [from, to]: [Utc; 2], nodes: &[&str], request: &AdviceRequest) -> Advice {
     let expected = |node: &&str| ExpectedNode {
         node: (*node).to_owned(),
-        from: Utc(END.0 - DAYS * DAY.0),
-        to: END,
-        gpus: Some(if *node == "serve" { 9 } else { 2 }),
+        from,
+        to,
+        gpus: (node.starts_with("a4") || *node == "missing").then_some(2),
         model: Some("NVIDIA L4".to_owned()),
     };
-    let directory = WRITTEN.exports();
+    let directory = written.exports();
     let expected = nodes.iter().map(expected).collect();
     let source = ExportSource { expected, ..ExportSource::of(&directory) };
     make_advice(&source, request, |_, _| Ok(())).unwrap()
@@ -106,4 +110,35 @@ fn nothing_is_said_of_the_fleet_where_it_is_not_known_to_be_complete_or_seen() {
     let visible = VisibleAccount::Tenants(vec!["a14-true".to_owned()]);
     let own = advice(&ALL, &AdviceRequest { visible, ..AdviceRequest::default() });
     assert!(own.findings.is_empty() && own.notes.is_empty());
+}
+
+#[test]
+fn a_node_that_is_behind_on_the_open_day_hides_nothing_of_the_whole_days() {
+    let node = |name: &str, to: &str| {
+        json!({
+            "config": { "node": { "name": name }, "attribution": { "presence": false } },
+            "gpus": [{ "profile": "l4", "count": 2 }],
+            "to": to
+        })
+    };
+    let scenario = |to: &str| {
+        json!({
+            "seed": 7,
+            "gpus": [{ "profile": "l4", "count": 2 }],
+            "config": "node: {name: serve}\nattribution: {presence: false}\nprices: {currency: EUR, rates: [{gpu_hour: 2.00}]}\n",
+            "history": { "nodes": [{}, node("behind", to)] }
+        })
+    };
+    let end = END.plus(HOUR).plus(HOUR);
+    let found = |to: &str| {
+        let written = Written::at(&scenario(to), HistoryExtent { days: DAYS, nodes: 2, seed: 7 }, end);
+        let expected = [Utc(END.0 - 28 * DAY.0), END.plus(DAY)];
+        advice_of(&written, expected, &["serve", "behind"], &AdviceRequest::default())
+    };
+    let behind = found("0d 01:00");
+    assert_eq!(behind.to, end);
+    let subjects: BTreeSet<&str> = behind.findings.iter().map(|finding| &*finding.workload).collect();
+    assert_eq!((subjects, behind.notes), (BTreeSet::from(["serve", "behind"]), vec![]));
+    // A part of a whole day is missing.
+    assert_eq!(found("-1d 23:00").findings.len(), 0);
 }

@@ -21,7 +21,6 @@ use crate::accounting::day_files::{
 };
 use crate::model::VisibleAccount;
 use crate::output::serve::{BillJob, BillRefusal, BillReply, LedgerQuestion};
-use crate::runtime::clock::system_now;
 use crate::runtime::thread::{self, Thread, VitalThreads};
 
 /// Further requests are refused at once.
@@ -30,7 +29,6 @@ const QUEUE_LENGTH: usize = 16;
 #[derive(Clone)]
 pub(super) struct Answers {
     pub(super) reader: CostCacheReader,
-    pub(super) exports: PathBuf,
     pub(super) statements: Option<PathBuf>,
     pub(super) shared: Arc<FleetShared>,
 }
@@ -128,10 +126,10 @@ impl Answers {
             LedgerQuestion::Costs(_) => return Err(of_request("costs are read from the cache".to_owned())),
             LedgerQuestion::Advice(request) => return self.advice(request, is_cancelled),
             LedgerQuestion::Fit(request) => {
-                return planned(make_fit(&self.source(), &request, unless(is_cancelled)));
+                return planned(make_fit(&self.shared.source(), &request, unless(is_cancelled)));
             }
             LedgerQuestion::Demand(request) => {
-                return planned(make_demand(&self.source(), &request, unless(is_cancelled)));
+                return planned(make_demand(&self.shared.source(), &request, unless(is_cancelled)));
             }
         };
         let bills = self.bills(&request, is_cancelled)?;
@@ -146,6 +144,7 @@ impl Answers {
         json(&explanation)
     }
 
+    /// The stretches of a finding are read from the files; all else is made already.
     fn advice(
         &self,
         request: AdviceRequest,
@@ -153,13 +152,13 @@ impl Answers {
     ) -> Result<String, BillRefusal> {
         let dismissed = self.shared.config().advice.dismiss.as_slice().into();
         let request = AdviceRequest { dismissed, ..request };
-        let advice = make_advice(&self.source(), &request, unless(is_cancelled));
+        if request.explain.is_none() {
+            let advice = self.shared.advice.answer(&request);
+            return json(&advice.map_err(|text| BillRefusal { is_of_request: false, text })?);
+        }
+        let source = self.shared.source_of_advice();
+        let advice = source.and_then(|source| make_advice(&source, &request, unless(is_cancelled)));
         json(&advice.map_err(|error| not_of_request(&error, &request.visible))?)
-    }
-
-    fn source(&self) -> ExportSource<'_> {
-        let untrusted_at = Some(system_now().utc);
-        ExportSource { skip_damaged: true, untrusted_at, ..ExportSource::of(&self.exports) }
     }
 
     /// Bills of the files in which the jobs may be: to read those of a month of all nodes takes longer than an answer may.
@@ -173,9 +172,13 @@ impl Answers {
             _ => None,
         };
         let label = request.filter.common_label().or(of_user);
-        let left_out = label.map(|label| self.reader.files_without(&label, request, &self.exports));
+        let left_out = label.map(|label| self.reader.files_without(&label, request, &self.shared.exports));
         let left_out = left_out.transpose().map_err(|error| not_of_request(&error, &request.visible))?;
-        self.bills_from(&ExportSource { left_out: left_out.as_ref(), ..self.source() }, request, is_cancelled)
+        self.bills_from(
+            &ExportSource { left_out: left_out.as_ref(), ..self.shared.source() },
+            request,
+            is_cancelled,
+        )
     }
 
     fn bills(
@@ -183,7 +186,7 @@ impl Answers {
         request: &BillRequest,
         is_cancelled: &(impl Fn() -> bool + Sync),
     ) -> Result<Vec<Bill>, BillRefusal> {
-        self.bills_from(&self.source(), request, is_cancelled)
+        self.bills_from(&self.shared.source(), request, is_cancelled)
     }
 
     fn bills_from(

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::FleetShared;
+use super::advice::AdviceSchedule;
 use crate::accounting::day_files::{CacheError, CostCache, LookScope, Looked};
 use crate::model::Nanoseconds;
 use crate::runtime::clock::system_now;
@@ -21,9 +22,17 @@ pub(super) fn start(
 ) -> Result<Thread, thread::Error> {
     let shared = Arc::clone(shared);
     Thread::start_vital("cache", vital, move || {
-        let mut keeper = Keeper { shared, all_at: None, last_problem: None, refused: Vec::new() };
+        let mut keeper = Keeper {
+            shared,
+            all_at: None,
+            last_problem: None,
+            refused: Vec::new(),
+            has_changed: false,
+            advice: AdviceSchedule::default(),
+        };
         loop {
             let pause = keeper.look(&mut cache);
+            keeper.make_advice();
             if keeper.shared.stop.wait(pause) {
                 return;
             }
@@ -37,9 +46,19 @@ struct Keeper {
     all_at: Option<Nanoseconds>,
     last_problem: Option<String>,
     refused: Vec<String>,
+    /// Whether the last look found other files.
+    has_changed: bool,
+    advice: AdviceSchedule,
 }
 
 impl Keeper {
+    /// Once the first look went through.
+    fn make_advice(&mut self) {
+        if self.all_at.is_some() {
+            self.advice.make(&self.shared, self.has_changed);
+        }
+    }
+
     /// Looks once, and returns how long to wait before the next time.
     fn look(&mut self, cache: &mut CostCache) -> Duration {
         let begun = system_now();
@@ -59,6 +78,7 @@ impl Keeper {
         match looked.and_then(|looked| Ok((looked, cache.unreadable()?))) {
             Ok((looked, unreadable)) => {
                 self.told(&looked, scope);
+                self.has_changed = looked.filled > 0;
                 if is_all {
                     self.all_at = Some(begun.boottime);
                 }

@@ -2,6 +2,7 @@
 //!
 //! Server, signals, reload, passwords and local readers are those of an agent.
 
+mod advice;
 mod answers;
 mod keeper;
 mod statements;
@@ -14,12 +15,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sd_notify::NotifyState;
 
+use self::advice::KeptAdvice;
 use self::answers::Answers;
 use super::local_reader::{local_reader, start_owners};
 use super::reload::{ReloadSources, reload_web, reread, start_watching};
 use super::web::{self, WebSource};
 use super::{IO_TIMEOUT, RUNNING, StartError, io, server_limits};
-use crate::accounting::day_files::{CostCache, cache_name};
+use crate::accounting::day_files::{CostCache, ExportSource, cache_name, read_expected};
 use crate::agent::resolvers::users::watched_groups;
 use crate::config::{Config, ConfigFile, ListenAddress};
 use crate::holders::host::{UserDatabase, agent_usage};
@@ -47,6 +49,8 @@ pub struct FleetLaunch {
     pub exports: PathBuf,
     /// The directory of closed statements.
     pub statements: Option<PathBuf>,
+    /// The list of all nodes.
+    pub expected: Option<PathBuf>,
 }
 
 struct FleetShared {
@@ -54,9 +58,18 @@ struct FleetShared {
     config: Mutex<Arc<Config>>,
     access: Arc<serve::Access>,
     status: Arc<FleetStatus>,
+    exports: PathBuf,
+    expected: Option<PathBuf>,
+    advice: KeptAdvice,
 }
 
 impl FleetShared {
+    /// The files that are read beside the cache.
+    fn source(&self) -> ExportSource<'_> {
+        let untrusted_at = Some(system_now().utc);
+        ExportSource { skip_damaged: true, untrusted_at, ..ExportSource::of(&self.exports) }
+    }
+
     fn config(&self) -> Arc<Config> {
         Arc::clone(&self.config.lock())
     }
@@ -72,6 +85,7 @@ pub fn run_fleet(launch: FleetLaunch) -> Result<(), StartError> {
     bound.listeners.iter().for_each(|listener| listener.log(&access.current()));
     let zone = launch.config.billing.time_zone.clone().unwrap_or_else(system_zone);
     let directory = cache_directory(&launch.exports, |name| std::env::var_os(name))?;
+    launch.expected.as_deref().map(read_expected).transpose()?;
     let cache = CostCache::open(&directory, &launch.exports, zone, system_now().utc)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -84,16 +98,15 @@ pub fn run_fleet(launch: FleetLaunch) -> Result<(), StartError> {
         config: Mutex::new(Arc::new(launch.config)),
         access,
         status: Arc::default(),
+        exports: launch.exports,
+        expected: launch.expected,
+        advice: KeptAdvice::default(),
     });
     let vital = VitalThreads::new(shared.stop.clone());
     let (reloads, requests) = mpsc::channel();
     web::start(passwords, &shared.stop)?;
-    let answers = Answers {
-        reader: cache.reader(),
-        exports: launch.exports,
-        statements: launch.statements,
-        shared: Arc::clone(&shared),
-    };
+    let answers =
+        Answers { reader: cache.reader(), statements: launch.statements, shared: Arc::clone(&shared) };
     let site = site(answers, &vital)?;
     let signals = io::Signals { stop: shared.stop.clone(), reloads };
     let io = io::start(bound, site, signals, &vital)?;

@@ -1,7 +1,7 @@
-// What to change in order to spend less. It is asked for by a button, since it takes long over many nodes.
+// What to change in order to spend less. It is asked for by a button, since a node reads four weeks of its ledger for it.
 
 import { h, setText } from "./dom.js";
-import { DASH, HOUR, cents, fixed, grouped, printable, shownName } from "./format.js";
+import { DASH, HOUR, cents, clock, fixed, grouped, printable, shownName } from "./format.js";
 import { getJson } from "./fetch.js";
 
 const PATIENCE_MS = 180000;
@@ -46,6 +46,7 @@ function show(advice) {
   const command = "gpumeter advise shows the rule, the risk and the times of each";
   const dismissed = advice.dismissed ? `${advice.dismissed} left out by advice.dismiss.` : "";
   const part = advice.partial ? "Only of what you may see." : "";
-  const said = [findings.length ? `${command}.` : none, dismissed, part, ...advice.notes.map(printable)];
+  const period = `Looked at ${clock(advice.from)} to ${clock(advice.to)}.`;
+  const said = [period, findings.length ? `${command}.` : none, dismissed, part, ...advice.notes.map(printable)];
   setText(note, said.filter((one) => one).join(" "));
 }
