@@ -11,11 +11,11 @@ use super::TrackedGpu;
 use super::budget::{SeriesBudget, SeriesList};
 use super::published_accounts::instance_label;
 use super::versions::HolderVersions;
-use crate::accounting::advice::{grace_without_process, grace_without_use, is_work_by_power};
+use crate::accounting::advice::{grace_without_process, grace_without_use, is_wait_known, is_work_by_power};
 use crate::accounting::tenants::{TenantRules, class, tenant};
 use crate::model::snapshot::{UnusedEntry, UnusedKind};
 use crate::model::{
-    Absence, Evidence, GpuProcess, HolderId, Nanoseconds, Run, Settlement, Utc, WorkloadClass,
+    Absence, Evidence, GpuProcess, HolderId, Nanoseconds, Row, Run, Settlement, Utc, WorkloadClass,
 };
 
 /// A slot, by its GPU instance, and a workload that holds of it.
@@ -26,9 +26,7 @@ type WaitingSlot = (Option<u32>, HolderId);
 pub(super) struct UnusedHoldings {
     waits: BTreeMap<WaitingSlot, UnusedTime>,
     found: Vec<Unused>,
-    /// When a list of processes was last read that says of each how much memory it has.
-    listed: Option<Utc>,
-    /// When a list was last read that does not say so: no process and no reading look the same.
+    /// When the list of processes was last not read, or did not say of each how much memory it has: no process looks the same.
     unclear: Option<Utc>,
 }
 
@@ -41,6 +39,8 @@ struct UnusedTime {
     until: Utc,
     /// The part of it in which use was not known.
     unknown: Nanoseconds,
+    /// Whether it held in the last window.
+    is_held: bool,
 }
 
 /// A wait that is longer than it is right for the workload.
@@ -69,6 +69,7 @@ impl UnusedHoldings {
                 kind: if had_process { UnusedKind::OpenSession } else { UnusedKind::HeldWithoutProcess },
                 since: run.last_use.unwrap_or(run.begin),
                 until: settled,
+                is_held: true,
                 // Of the whole run, so at least that since the last use.
                 unknown: Nanoseconds(run.amounts.parts.unmeasured + run.amounts.parts.unavailable),
             };
@@ -79,65 +80,74 @@ impl UnusedHoldings {
     }
 
     pub(super) fn note_processes(&mut self, at: Utc, processes: &Result<Arc<[GpuProcess]>, Absence>) {
-        match processes {
-            Ok(list) if list.iter().all(|process| process.memory.is_some()) => self.listed = Some(at),
-            // A list that failed once is read again.
-            Err(absence) if !absence.is_permanent() => {}
-            _ => self.unclear = Some(at),
+        if !matches!(processes, Ok(list) if list.iter().all(|process| process.memory.is_some())) {
+            self.unclear = Some(at);
         }
     }
 
     /// Adds the next window.
     pub(super) fn add(&mut self, window: &Settlement) {
-        let unclear = window.rows.iter().filter(|row| row.amounts.memory_byte_seconds > 0);
-        let unclear = unclear.filter(|row| row.holder.may_work_for_others()).map(|row| row.slot.gpu_instance);
-        let unclear: BTreeSet<Option<u32>> = unclear.collect();
+        let is_unknown = |row: &&Row| {
+            let is_unclear = row.amounts.memory_byte_seconds > 0 && row.holder.may_work_for_others();
+            is_unclear || row.amounts.parts.unmeasured > 0
+        };
+        let unknown = window.rows.iter().filter(is_unknown).map(|row| row.slot.gpu_instance);
+        let unknown: BTreeSet<Option<u32>> = unknown.collect();
         let mut waits = BTreeMap::new();
         for (key, run) in &window.evidence.runs {
             let slot = (key.gpu_instance, key.workload.clone());
             let before = self.waits.remove(&slot);
-            let wait = match self.judge_window(window, run, unclear.contains(&key.gpu_instance)) {
+            let wait = match self.judge_window(window, run, unknown.contains(&key.gpu_instance)) {
                 WindowUse::Unused(kind) => Some(UnusedTime::of(before, kind, run, window)),
-                WindowUse::Unknown => before.map(|wait| wait.without_knowledge(window)),
+                WindowUse::Unknown => before.map(|wait| wait.without_knowledge(window, true)),
                 WindowUse::Other => None,
             };
             waits.extend(wait.map(|wait| (slot, wait)));
         }
+        // Who holds by presence holds nothing while it is not known who is there.
+        let is_unlisted = self.unclear > Some(window.from);
+        let gone = std::mem::take(&mut self.waits).into_iter();
+        let gone = gone.filter(|(slot, _)| is_unlisted || unknown.contains(&slot.0));
+        waits.extend(gone.map(|(slot, wait)| (slot, wait.without_knowledge(window, false))));
         self.waits = waits;
     }
 
-    fn judge_window(&self, window: &Settlement, run: &Run, is_unclear: bool) -> WindowUse {
+    fn judge_window(&self, window: &Settlement, run: &Run, is_unknown: bool) -> WindowUse {
         let (parts, used) = (&run.amounts.parts, run.amounts.used.total());
-        if parts.unavailable > 0 || parts.within + used > 0 || is_unclear {
+        if parts.unavailable > 0 || parts.within + used > 0 {
             return WindowUse::Other;
         }
-        if parts.unmeasured > 0 {
+        if is_unknown {
             return WindowUse::Unknown;
         }
         let is_working = is_work_by_power(run.amounts.energy_waiting.into(), window.to.since(window.from));
         match run.amounts.memory_byte_seconds {
             // All of it is lent, or nothing is held.
             _ if parts.idle == 0 || is_working => WindowUse::Other,
-            0 if self.unclear >= Some(window.from) => WindowUse::Other,
-            0 if self.listed < Some(window.from) => WindowUse::Unknown,
+            0 if self.unclear > Some(window.from) => WindowUse::Unknown,
             0 => WindowUse::Unused(UnusedKind::HeldWithoutProcess),
             _ => WindowUse::Unused(UnusedKind::OpenSession),
         }
     }
 
-    /// Finds the holdings that are unused for longer than the classes of their workloads allow.
+    /// Finds the holdings that are unused for longer than the classes of their workloads allow, and forgets those of which too little
+    /// is known.
     pub(super) fn judge(&mut self, versions: &HolderVersions, rules: &TenantRules) {
-        let found = self.waits.iter().filter(|(_, wait)| wait.is_known()).filter_map(|(slot, wait)| {
+        let Self { waits, found, .. } = self;
+        found.clear();
+        waits.retain(|slot, wait| {
             let holder = versions.holder(&wait.holder);
-            let grace = grace(wait.kind, class(&holder, rules))?;
-            (wait.length() > grace).then(|| Unused {
+            let grace = grace(wait.kind, class(&holder, rules));
+            let is_known = is_wait_known(wait.unknown, wait.length(), grace.unwrap_or_default());
+            let is_long = grace.is_some_and(|grace| wait.length() > grace);
+            found.extend((is_known && is_long && wait.is_held).then(|| Unused {
                 slot: slot.clone(),
                 tenant: tenant(&holder, rules),
                 kind: wait.kind,
                 since: wait.since,
-            })
+            }));
+            is_known
         });
-        self.found = found.collect();
     }
 }
 
@@ -149,31 +159,21 @@ const fn grace(kind: UnusedKind, class: WorkloadClass) -> Option<Nanoseconds> {
 }
 
 impl UnusedTime {
-    /// The same wait with one window more; another begins if it was of another kind, or too little of it is known.
+    /// The same wait with one window more; another begins if it was of another kind.
     fn of(before: Option<Self>, kind: UnusedKind, run: &Run, window: &Settlement) -> Self {
-        let Settlement { from, to, .. } = *window;
-        let holder = run.holder.clone();
-        let before = before.filter(|wait| wait.kind == kind).map(|wait| Self {
-            until: to,
-            holder: holder.clone(),
-            ..wait
-        });
-        let begin = Self { holder, kind, since: from, until: to, unknown: Nanoseconds(0) };
-        before.filter(Self::is_known).unwrap_or(begin)
+        let before = before.filter(|wait| wait.kind == kind);
+        let (since, unknown) =
+            before.map_or((window.from, Nanoseconds(0)), |wait| (wait.since, wait.unknown));
+        Self { holder: run.holder.clone(), kind, since, until: window.to, unknown, is_held: true }
     }
 
-    fn without_knowledge(self, window: &Settlement) -> Self {
+    fn without_knowledge(self, window: &Settlement, is_held: bool) -> Self {
         let unknown = self.unknown + window.to.since(window.from);
-        Self { until: window.to, unknown, ..self }
+        Self { until: window.to, unknown, is_held, ..self }
     }
 
     const fn length(&self) -> Nanoseconds {
         self.until.since(self.since)
-    }
-
-    /// Whether use was not known in at most a twentieth of it.
-    fn is_known(&self) -> bool {
-        u128::from(self.unknown.0) * 20 <= u128::from(self.length().0)
     }
 }
 
@@ -203,7 +203,7 @@ pub(super) fn unused_entries(gpus: &[&TrackedGpu], budget: &mut SeriesBudget<'_>
 mod tests {
     use super::*;
     use crate::accounting::tenants::ClassRule;
-    use crate::model::{Amounts, Bytes, MINUTE, Parts, Row, RunKey, SlotId, Use};
+    use crate::model::{Amounts, Bytes, MINUTE, Parts, RunKey, Use};
 
     const WINDOW: u64 = 15_000_000_000;
 
@@ -219,6 +219,8 @@ mod tests {
         Failed,
         Server,
         Unlisted,
+        /// A process of which it is not known whose it is, so that the holder by presence is not there.
+        Unidentified,
     }
 
     struct Watched {
@@ -268,13 +270,15 @@ mod tests {
                 ..Amounts::default()
             };
             let key = RunKey { gpu_instance: None, workload: HolderId(self.holder.workload()), begin: from };
+            let rows = vec![Row { amounts, ..Row::empty(self.holder.clone()) }];
             let run = Run { end: to, amounts, ..Run::new(self.holder.clone(), from) };
-            let mut settlement = Settlement { from, to, ..Settlement::default() };
-            settlement.evidence.runs.insert(key, run);
-            if seen == Seen::Server {
+            let mut settlement = Settlement { from, to, rows, ..Settlement::default() };
+            if seen != Seen::Unidentified {
+                settlement.evidence.runs.insert(key, run);
+            }
+            if matches!(seen, Seen::Server | Seen::Unidentified) {
                 let amounts = Amounts { memory_byte_seconds: 1, ..Amounts::default() };
-                let slot = SlotId::default();
-                settlement.rows = vec![Row { amounts, slot, ..Row::empty(HolderId::new(HolderId::SYSTEM)) }];
+                settlement.rows = vec![Row { amounts, ..Row::empty(HolderId::new(HolderId::SYSTEM)) }];
             }
             settlement
         }
@@ -329,11 +333,24 @@ mod tests {
     }
 
     #[test]
-    fn up_to_a_twentieth_of_a_wait_may_be_unmeasured() {
-        let with = |minutes| [(60, Seen::Nothing), (minutes, Seen::Unmeasured), (10, Seen::Nothing)];
-        assert_eq!(found(JOB, &with(3)), Some(("held_without_process", 73)));
-        assert_eq!(found(JOB, &with(5)), None, "the wait begins anew");
-        assert_eq!(found(JOB, &with(3)[..2]), Some(("held_without_process", 63)), "while it is not known");
+    fn a_wait_goes_on_while_a_twentieth_of_it_or_of_its_grace_is_unknown_and_else_begins_anew() {
+        for seen in [Seen::Unmeasured, Seen::Unlisted, Seen::Server, Seen::Unidentified] {
+            let with = |minutes| [(60, Seen::Nothing), (minutes, seen), (10, Seen::Nothing)];
+            assert_eq!(found(JOB, &with(3)), Some(("held_without_process", 73)));
+            assert_eq!(found(JOB, &with(5)), None);
+            let early = |minutes| [(4, Seen::Process), (minutes, seen), (116, Seen::Process)];
+            assert_eq!(found(SESSION, &early(6)), Some(("open_session", 126)));
+            assert_eq!(found(SESSION, &early(7)), None);
+            let mut watched = Watched::new(JOB);
+            with(5)[..2].iter().for_each(|(minutes, seen)| watched.add(*minutes, *seen));
+            assert_eq!(watched.found(&TenantRules::default()), None);
+            watched.add(31, Seen::Nothing);
+            assert_eq!(watched.found(&TenantRules::default()), Some(("held_without_process", 31)));
+        }
+        let with = [(60, Seen::Nothing), (3, Seen::Unmeasured)];
+        assert_eq!(found(JOB, &with), Some(("held_without_process", 63)), "while it is not known");
+        let with = [(60, Seen::Nothing), (3, Seen::Unidentified)];
+        assert_eq!(found(JOB, &with), None, "while it is not known whether it holds");
     }
 
     #[test]

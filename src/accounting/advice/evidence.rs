@@ -137,8 +137,10 @@ pub struct IdleStretch {
     pub to: Utc,
     /// The longest of the rows that it is made of: it may have begun, and ended, so much inside.
     pub grid: Nanoseconds,
-    /// GPU time that it held and nobody used.
+    /// GPU time that it held and nobody used. None is known where a part of it was not measured.
     pub idle: Nanoseconds,
+    /// The part of it in which it is not known whether the workload used the slot, or had a process.
+    pub unknown: Nanoseconds,
     pub process: ProcessPresence,
     /// Energy above that of an idle board without a process.
     pub waiting: Microjoules,
@@ -161,14 +163,16 @@ impl IdleStretch {
             let part = u128::from(whole) * u128::from(to.since(from).0);
             u64::try_from(part.checked_div(length).unwrap_or(0)).unwrap_or(whole)
         };
-        let (idle, waiting) = (Nanoseconds(part(self.idle.0)), Microjoules(part(self.waiting.0)));
-        (from < to).then_some(Self { from, to, idle, waiting, ..self })
+        let [idle, unknown] = [self.idle, self.unknown].map(|whole| Nanoseconds(part(whole.0)));
+        let waiting = Microjoules(part(self.waiting.0));
+        (from < to).then_some(Self { from, to, idle, unknown, waiting, ..self })
     }
 
     fn is_as(&self, other: &Self) -> bool {
         // A mean over hours would hide one in which a process worked.
         let of = |one: &Self| (one.process, one.rate, one.is_alone, draws_power(one));
-        of(self) == of(other)
+        let is_known = |one: &Self| [one.idle, one.unknown].map(|time| time.0 > 0);
+        of(self) == of(other) && is_known(self) == is_known(other)
     }
 }
 
@@ -179,6 +183,7 @@ impl SlotEvidence {
             Some(last) if last.to == next.from && last.is_as(&next) => {
                 last.to = next.to;
                 last.idle += next.idle;
+                last.unknown += next.unknown;
                 last.waiting.0 = last.waiting.0.saturating_add(next.waiting.0);
                 last.grid = last.grid.max(next.grid);
             }
@@ -243,6 +248,7 @@ mod tests {
             to: Utc((at + 1) * MINUTE.0),
             grid: MINUTE,
             idle: Nanoseconds(MINUTE.0 / 2),
+            unknown: Nanoseconds(0),
             process,
             waiting: Microjoules(3),
             rate: Some(5),

@@ -56,6 +56,11 @@ pub fn is_work_by_power(waiting: EnergySum, length: Nanoseconds) -> bool {
     waiting.0 > MOST_WATTS * u128::from(length.0 / 1_000)
 }
 
+/// Whether at most a twentieth of a wait, or of the grace that it has at least, is unknown: else it begins anew after that.
+pub fn is_wait_known(unknown: Nanoseconds, length: Nanoseconds, grace: Nanoseconds) -> bool {
+    u128::from(unknown.0) * 20 <= u128::from(length.max(grace).0)
+}
+
 /// What was seen of a workload that recurs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Recurrence {

@@ -7,7 +7,8 @@ use crate::model::{Microjoules, Nanoseconds, Utc};
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRow {
     pub idle: Nanoseconds,
-    /// Whether nothing of it was used, and all of it was measured.
+    pub unmeasured: Nanoseconds,
+    /// Whether nothing is known to have been used of it, and the GPU had not failed.
     pub is_quiet: bool,
     pub has_memory: bool,
     /// Energy above that of an idle board without a process.
@@ -20,6 +21,7 @@ pub struct SlotRow {
 #[derive(Clone, Copy, Debug)]
 pub struct SlotTime {
     idle: Nanoseconds,
+    unmeasured: Nanoseconds,
     is_quiet: bool,
     has_memory: bool,
     waiting: Microjoules,
@@ -29,14 +31,15 @@ pub struct SlotTime {
 
 impl Default for SlotTime {
     fn default() -> Self {
-        let (idle, waiting) = (Nanoseconds(0), Microjoules(0));
-        Self { idle, is_quiet: true, has_memory: false, waiting, rate: None }
+        let (idle, unmeasured, waiting) = (Nanoseconds(0), Nanoseconds(0), Microjoules(0));
+        Self { idle, unmeasured, is_quiet: true, has_memory: false, waiting, rate: None }
     }
 }
 
 impl SlotTime {
     pub fn add(&mut self, row: SlotRow) {
         self.idle += row.idle;
+        self.unmeasured += row.unmeasured;
         self.is_quiet &= row.is_quiet;
         self.has_memory |= row.has_memory;
         self.waiting.0 = self.waiting.0.saturating_add(row.waiting.0);
@@ -45,20 +48,23 @@ impl SlotTime {
         }
     }
 
-    /// The stretch that it is; none if the workload used the slot, or held nothing idle. `is_unclear` says whether somebody had memory
-    /// on the slot who may have worked for it.
+    /// The stretch that it is; none if the workload used the slot, or all that it held was lent. `is_unclear` says whether somebody had
+    /// memory on the slot who may have worked for it. Where a part was not measured, no idle time is known.
     pub fn stretch(self, [from, to]: [Utc; 2], is_unclear: bool, is_whole_gpu: bool) -> Option<IdleStretch> {
-        let length = to.since(from);
+        let (length, held) = (to.since(from), u128::from(self.idle.0 + self.unmeasured.0));
         let process = match (is_unclear, self.has_memory) {
             (true, _) => ProcessPresence::Unclear,
             (false, true) => ProcessPresence::Present,
             (false, false) => ProcessPresence::Absent,
         };
-        (self.is_quiet && self.idle.0 > 0).then(|| IdleStretch {
+        let unmeasured = u128::from(length.0) * u128::from(self.unmeasured.0);
+        let unmeasured = u64::try_from(unmeasured.checked_div(held)?).unwrap_or(length.0);
+        self.is_quiet.then(|| IdleStretch {
             from,
             to,
             grid: length,
-            idle: self.idle,
+            idle: if unmeasured == 0 { self.idle } else { Nanoseconds(0) },
+            unknown: if is_unclear { length } else { Nanoseconds(unmeasured) },
             process,
             waiting: self.waiting,
             rate: self.rate.flatten(),

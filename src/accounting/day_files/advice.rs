@@ -236,7 +236,8 @@ impl<'a> AdviceDayDraft<'a> {
             grade: line.grade,
             row: SlotRow {
                 idle: Nanoseconds(parts.idle),
-                is_quiet: !is_busy && unknown.0 == 0,
+                unmeasured: Nanoseconds(parts.unmeasured),
+                is_quiet: !is_busy && parts.unavailable == 0,
                 has_memory,
                 waiting: line.amounts.energy_waiting,
                 rate: self.rate(line),

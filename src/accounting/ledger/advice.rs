@@ -92,18 +92,18 @@ struct QuietRow {
     profile: i64,
     holder: i64,
     idle: Nanoseconds,
+    unmeasured: Nanoseconds,
     has_memory: bool,
     waiting: Microjoules,
     grade: Grade,
-    /// Whether it has only idle time.
+    /// Whether nothing is known to have been used of it, and the GPU had not failed.
     is_quiet: bool,
 }
 
 /// Rows in which the holder did not use the slot, those of who may have used it for him, those that were not measured alone, and those of
 /// pods of which several containers hold GPUs. Time that nobody held is none of them.
 const QUIET: &str = r"SELECT minute_ns, gpu, gpu_instance, profile, holder, idle_ns, memory_byte_seconds, energy_waiting_uj, grade,
-            within_ns + unmeasured_ns + unavailable_ns
-              + used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns = 0
+            within_ns + unavailable_ns + used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns = 0, unmeasured_ns
      FROM account WHERE minute_ns >= ?1 AND minute_ns < ?2
        AND (within_ns + used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns = 0 OR grade > 0
             OR holder IN (SELECT id FROM holder WHERE name IN (SELECT value FROM json_each(?3)))
@@ -238,8 +238,9 @@ impl<'a> EvidenceReader<'a> {
             let Some(key) = key else { continue };
             self.note_grade(&key, row);
             let rate = if row.idle.0 > 0 { self.rate(row, &key.tenant, span) } else { None };
-            let QuietRow { idle, is_quiet, has_memory, waiting, .. } = *row;
-            minute.add(&key, row.gpu_instance, SlotRow { idle, is_quiet, has_memory, waiting, rate });
+            let QuietRow { idle, unmeasured, is_quiet, has_memory, waiting, .. } = *row;
+            let row_of_slot = SlotRow { idle, unmeasured, is_quiet, has_memory, waiting, rate };
+            minute.add(&key, row.gpu_instance, row_of_slot);
         }
         let Some(QuietRow { minute: from, gpu, .. }) = rows.first() else { return Ok(()) };
         let times = [*from, self.account.rolled.end_of(*from)];
@@ -397,6 +398,7 @@ fn read_quiet(row: &Row<'_>) -> rusqlite::Result<QuietRow> {
         waiting: Microjoules(loaded(row, 7)?),
         grade: loaded_grade(row, 8)?,
         is_quiet: row.get(9)?,
+        unmeasured: Nanoseconds(loaded(row, 10)?),
     })
 }
 

@@ -189,6 +189,7 @@ fn slot(
         let mut time = SlotTime::default();
         time.add(SlotRow {
             idle: Nanoseconds(MINUTE.0 - used.0),
+            unmeasured: Nanoseconds(0),
             is_quiet: busy == 0,
             has_memory,
             // A context that waits, at 30 W.

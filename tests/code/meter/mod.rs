@@ -16,6 +16,7 @@ mod units;
 mod users;
 mod verdicts;
 mod versions;
+mod waits;
 pub(crate) mod world;
 mod xids;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gpumeter::accounting::advice::AdviceRequest;
 use gpumeter::accounting::batches::{CounterKey, Recovered};
 use gpumeter::accounting::billing::{BillLine, BillRequest};
 use gpumeter::accounting::ledger::{Cause, Ledger, LedgerQueue, Opening, Reader, Retention};
@@ -359,6 +360,13 @@ impl World {
             .bill(&BillRequest::default())
             .unwrap()
             .lines
+    }
+
+    /// What the ledger's advice finds, each with the workload.
+    pub(crate) fn advised(&self) -> Vec<String> {
+        let mut reader = Reader::open(&self.directory.path().join("ledger.db")).unwrap();
+        let found = reader.advice(&AdviceRequest::default()).unwrap().findings.into_iter();
+        found.map(|finding| format!("{} {}", finding.kind.name(), finding.workload)).collect()
     }
 
     /// Executes SQL on the ledger's file; returns the number of changed rows.

@@ -83,7 +83,8 @@ fn faults(gpu: &EvidenceGpu) -> Vec<(&str, Utc, Utc)> {
 /// Whether the holder worked before the fault and stopped with it: who was idle before would have been idle without it.
 fn worked_before(evidence: &SlotEvidence, part: IdleStretch, fault: Utc) -> bool {
     let mut idle_since = part.from;
-    for before in evidence.stretches.iter().rev().filter(|stretch| stretch.from < part.from) {
+    let idle = evidence.stretches.iter().filter(|stretch| stretch.idle.0 > 0);
+    for before in idle.rev().filter(|stretch| stretch.from < part.from) {
         // In a shorter break it may as well have been idle while nothing was measured, as where a driver hangs before its fault is told.
         if idle_since.since(before.to) >= LEAST {
             break;
@@ -110,6 +111,7 @@ mod tests {
             to: at(to),
             grid: MINUTE,
             idle: at(to).since(at(from)),
+            unknown: Nanoseconds(0),
             process: ProcessPresence::Present,
             waiting: Microjoules(0),
             rate: None,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::evidence::{AdviceEvidence, IdleStretch, SlotEvidence, SlotKey, WorkloadEvidence, WorkloadKey};
 use super::finding::FindingKind;
-use super::gates::{NEWEST, lasts};
+use super::gates::{NEWEST, is_wait_known, lasts};
 use crate::accounting::billing::ExactMoney;
 use crate::model::{Grade, Nanoseconds, Utc, WorkloadClass};
 
@@ -172,8 +172,18 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// The stretches of a workload on a slot, without the time that findings have.
+    /// The idle stretches of a workload on a slot, without the time that findings have.
     fn free(
+        &self,
+        key: &'a WorkloadKey,
+        slot: &'a SlotKey,
+        evidence: &'a SlotEvidence,
+    ) -> impl Iterator<Item = IdleStretch> {
+        self.unclaimed(key, slot, evidence).filter(|stretch| stretch.idle.0 > 0)
+    }
+
+    /// The same with times of which no idle time is known.
+    fn unclaimed(
         &self,
         key: &'a WorkloadKey,
         slot: &'a SlotKey,
@@ -200,20 +210,38 @@ fn without(stretch: IdleStretch, times: &[[Utc; 2]]) -> Vec<IdleStretch> {
     parts
 }
 
-/// What is beyond a grace of stretches that follow each other and last longer than that.
-fn beyond(stretches: impl Iterator<Item = IdleStretch>, grace: Nanoseconds) -> Vec<IdleStretch> {
-    let mut chains = Vec::<Vec<IdleStretch>>::new();
+/// What is beyond a grace of waits that last longer than that. A wait goes on over times in which use was not known, as it does live.
+fn beyond(
+    stretches: impl Iterator<Item = IdleStretch>,
+    grace: Nanoseconds,
+    is_wait: impl Fn(&IdleStretch) -> bool,
+) -> Vec<IdleStretch> {
+    let mut waits = Vec::<Vec<IdleStretch>>::new();
+    // The end of the last wait, and the part of it that is unknown, while it may go on.
+    let mut open: Option<(Utc, Nanoseconds)> = None;
     for stretch in stretches {
-        match chains.last_mut() {
-            Some(chain) if chain.last().is_some_and(|last| last.to == stretch.from) => chain.push(stretch),
-            _ => chains.push(vec![stretch]),
+        open = open.filter(|(end, _)| *end == stretch.from);
+        match (open, waits.last_mut()) {
+            (Some((_, unknown)), Some(wait)) if stretch.unknown.0 > 0 => {
+                let (unknown, begin) = (unknown + stretch.unknown, wait[0].from);
+                let is_known = is_wait_known(unknown, stretch.to.since(begin), grace);
+                open = is_known.then_some((stretch.to, unknown));
+            }
+            _ if stretch.unknown.0 > 0 || !is_wait(&stretch) => open = None,
+            (Some((_, unknown)), Some(wait)) => {
+                wait.push(stretch);
+                open = Some((stretch.to, unknown));
+            }
+            _ => {
+                waits.push(vec![stretch]);
+                open = Some((stretch.to, Nanoseconds(0)));
+            }
         }
     }
-    let beyond = chains.iter().flat_map(|chain| {
-        let whole =
-            chain.first().zip(chain.last()).map(|(first, last)| IdleStretch { to: last.to, ..*first });
+    let beyond = waits.iter().flat_map(|wait| {
+        let whole = wait.first().zip(wait.last()).map(|(first, last)| IdleStretch { to: last.to, ..*first });
         let from = whole.filter(|whole| lasts(whole, grace)).map(|whole| whole.from.plus(grace));
-        let parts = chain.iter().filter_map(move |stretch| stretch.between(from?, stretch.to));
+        let parts = wait.iter().filter_map(move |stretch| stretch.between(from?, stretch.to));
         parts.collect::<Vec<_>>()
     });
     beyond.collect()
@@ -256,6 +284,7 @@ mod tests {
             to: Utc(20),
             grid: Nanoseconds(1),
             idle: Nanoseconds(10),
+            unknown: Nanoseconds(0),
             process: ProcessPresence::Absent,
             waiting: Microjoules(0),
             rate: None,
@@ -271,6 +300,34 @@ mod tests {
         assert_eq!(left(&[[12, 14], [13, 15], [18, 30]]), [[10, 12, 2], [15, 18, 3]]);
         assert_eq!(left(&[[0, 12]]), [[12, 20, 8]]);
         assert_eq!(left(&[[0, 30], [12, 13]]), [[0; 3]; 0]);
+    }
+
+    #[test]
+    fn a_wait_goes_on_over_a_twentieth_of_it_or_of_its_grace_that_is_unknown_and_not_over_use() {
+        let grace = Nanoseconds(100);
+        // Each from and to, with how much of it is unknown.
+        let beyond = |stretches: &[[u64; 3]]| -> Vec<[u64; 2]> {
+            let stretches = stretches.iter().map(|[from, to, unknown]| IdleStretch {
+                from: Utc(*from),
+                to: Utc(*to),
+                grid: Nanoseconds(0),
+                idle: Nanoseconds(if *unknown == 0 { to - from } else { 0 }),
+                unknown: Nanoseconds(*unknown),
+                process: ProcessPresence::Absent,
+                waiting: Microjoules(0),
+                rate: None,
+                is_alone: true,
+            });
+            let is_absent = |one: &IdleStretch| one.process == ProcessPresence::Absent;
+            let found = super::beyond(stretches, grace, is_absent);
+            found.iter().map(|part| [part.from.0, part.to.0]).collect()
+        };
+        assert_eq!(beyond(&[[0, 150, 0]]), [[100, 150]]);
+        assert_eq!(beyond(&[[0, 20, 0], [20, 40, 5], [40, 150, 0]]), [[100, 150]]);
+        assert_eq!(beyond(&[[0, 20, 0], [20, 40, 6], [40, 150, 0]]), [[140, 150]], "it begins anew");
+        assert_eq!(beyond(&[[0, 300, 0], [300, 316, 15], [316, 320, 0]]), [[100, 300], [316, 320]]);
+        assert_eq!(beyond(&[[0, 60, 0], [61, 161, 0]]), [[0; 2]; 0], "used meanwhile");
+        assert_eq!(beyond(&[[0, 10, 1], [10, 110, 0], [110, 200, 3]]), [[0; 2]; 0], "unknown at both ends");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::{
     AdviceRule, FoundAdvice, FoundStretch, Known, WorkloadGroup, beyond, count_gpus, count_workloads,
     counted, hours, sum,
 };
-use crate::accounting::advice::evidence::ProcessPresence;
+use crate::accounting::advice::evidence::{IdleStretch, ProcessPresence};
 use crate::accounting::advice::finding::FindingKind;
 use crate::accounting::advice::gates::{LEAST_TIME, grace_without_process};
 use crate::model::{Grade, Nanoseconds};
@@ -26,13 +26,9 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
     for (key, class, slot, evidence) in group.slots() {
         let reports_memory = known.evidence.gpus.get(&slot.uuid).is_some_and(|gpu| gpu.reports_memory);
         let Some(grace) = grace_without_process(class).filter(|_| reports_memory) else { continue };
-        let absent = known.free(key, slot, evidence);
-        let absent = absent.filter(|stretch| stretch.process == ProcessPresence::Absent);
-        stretches.extend(beyond(absent, grace).into_iter().map(|stretch| FoundStretch {
-            key,
-            slot,
-            stretch,
-        }));
+        let is_absent = |one: &IdleStretch| one.process == ProcessPresence::Absent;
+        let found = beyond(known.unclaimed(key, slot, evidence), grace, is_absent).into_iter();
+        stretches.extend(found.map(|stretch| FoundStretch { key, slot, stretch }));
     }
     let last = stretches.iter().map(|found| found.stretch.to).max()?;
     if sum(&stretches) < LEAST_TIME || !known.is_recent(last) {

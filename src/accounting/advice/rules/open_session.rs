@@ -4,7 +4,7 @@ use super::{
     AdviceRule, FoundAdvice, FoundStretch, Known, WorkloadGroup, beyond, count_gpus, count_workloads,
     counted, hours, sum,
 };
-use crate::accounting::advice::evidence::ProcessPresence;
+use crate::accounting::advice::evidence::{IdleStretch, ProcessPresence};
 use crate::accounting::advice::finding::FindingKind;
 use crate::accounting::advice::gates::{LEAST_TIME, draws_power, grace_without_use};
 use crate::model::{Grade, Nanoseconds};
@@ -24,13 +24,9 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
     let mut stretches = Vec::new();
     for (key, class, slot, evidence) in group.slots() {
         let Some(grace) = grace_without_use(class) else { continue };
-        let waiting = known.free(key, slot, evidence);
-        let waiting = waiting.filter(|one| one.process == ProcessPresence::Present && !draws_power(one));
-        stretches.extend(beyond(waiting, grace).into_iter().map(|stretch| FoundStretch {
-            key,
-            slot,
-            stretch,
-        }));
+        let is_waiting = |one: &IdleStretch| one.process == ProcessPresence::Present && !draws_power(one);
+        let found = beyond(known.unclaimed(key, slot, evidence), grace, is_waiting).into_iter();
+        stretches.extend(found.map(|stretch| FoundStretch { key, slot, stretch }));
     }
     let last = stretches.iter().map(|found| found.stretch.to).max()?;
     if sum(&stretches) < LEAST_TIME || !known.is_recent(last) {
