@@ -107,9 +107,11 @@ impl AdviceForReaders {
     /// The findings that a reader may see and wants.
     pub fn answer(&self, request: &AdviceRequest) -> Advice {
         let is_partial = request.visible != VisibleAccount::Everything;
-        let mut advice = if is_partial { &self.of_tenants } else { &self.everything }.clone();
-        advice.findings.retain(|finding| request.visible.shows(&finding.tenant, |_| None));
-        advice.wanted(request)
+        let all = if is_partial { &self.of_tenants } else { &self.everything };
+        let is_visible = |finding: &&AdviceFinding| request.visible.shows(&finding.tenant, |_| None);
+        let findings = all.findings.iter().filter(is_visible).cloned().collect();
+        let (source, currency, notes) = (all.source.clone(), all.currency.clone(), all.notes.clone());
+        Advice { source, currency, findings, notes, ..*all }.wanted(request)
     }
 }
 

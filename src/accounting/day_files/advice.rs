@@ -76,9 +76,7 @@ fn read_all_evidence(
     let wants_fleet = !source.expected.is_empty() && *visible == VisibleAccount::Everything;
     let begin = if wants_fleet { Utc(to.0.saturating_sub(COMMITMENT_DAYS * DAY.0)).floor(DAY) } else { from };
     let follows_links = source.untrusted_at.is_none();
-    // Nodes report the open day to different times.
-    let fleet_until = if wants_fleet { to.floor(DAY) } else { Utc(0) };
-    let reader = DayReader { visible, since: from, fleet_until, follows_links };
+    let reader = DayReader { visible, since: from, wants_fleet, follows_links };
     let expected = if wants_fleet { source.expected.as_slice() } else { &[] };
     let mut draft = FleetAdvice::new([begin, from, to], expected);
     let read = |day: &DayPath, shared: &BTreeSet<Arc<str>>| reader.read(day, shared);
@@ -94,8 +92,7 @@ struct DayReader<'a> {
     visible: &'a VisibleAccount,
     /// Only what is of the fleet is read of days before.
     since: Utc,
-    /// The end of what is read of the fleet.
-    fleet_until: Utc,
+    wants_fleet: bool,
     follows_links: bool,
 }
 
@@ -158,7 +155,7 @@ impl DayReader<'_> {
         };
         let is_recent = begin >= self.since;
         let mut draft = AdviceDayDraft::new(file.header(), self.visible);
-        let mut fleet = (begin < self.fleet_until).then(|| FleetDay::new(file.header()));
+        let mut fleet = self.wants_fleet.then(|| FleetDay::new(file.header()));
         file.read_runs(limits, |run| {
             if let Some(fleet) = &mut fleet {
                 fleet.add(&run);
@@ -470,6 +467,14 @@ impl FleetDay {
     }
 }
 
+/// The end of the last day that all nodes must have reported whole: they report at different times.
+fn complete_until(to: Utc) -> Utc {
+    Utc(to.0.saturating_sub(LATEST_REPORT.0)).floor(DAY)
+}
+
+/// How long after the end of a day the last node may report it.
+const LATEST_REPORT: Nanoseconds = Nanoseconds::from_seconds(6 * 3_600);
+
 /// Classes of rates.
 const ON_DEMAND: &str = "on_demand";
 const COMMITTED: &str = "committed";
@@ -606,7 +611,7 @@ impl<'a> FleetAdvice<'a> {
                  with a list of all nodes",
             ));
         }
-        let missing = self.reports.missing(self.fleet.models_begin, self.evidence.to.floor(DAY))?;
+        let missing = self.reports.missing(self.fleet.models_begin, complete_until(self.evidence.to))?;
         let is_complete = missing.is_empty() && self.reports.unexpected().is_empty();
         let text = "nodes that nobody needs, commitments and spare replicas are not looked for: some time of the expected nodes is \
                     missing, or a node is not expected; gpumeter bill --exports --expect names them";

@@ -10,8 +10,10 @@ use crate::accounting::day_files::{ExportError, ExportSource, make_advice_for_re
 use crate::model::Nanoseconds;
 use crate::runtime::clock::system_now;
 
-/// The pause before advice is made anew, in times of how long it took: it takes a hundredth of the time of one processor.
+/// The pause before advice is made anew, in times of how long it took, so that it is made in a hundredth of all time.
 const PAUSE: u64 = 100;
+
+const LONGEST_PAUSE: Nanoseconds = Nanoseconds::from_seconds(3_600);
 
 /// The advice that was made last; before the first time, how far it is.
 pub(super) struct KeptAdvice(Mutex<Result<Arc<AdviceForReaders>, String>>);
@@ -28,8 +30,8 @@ impl KeptAdvice {
         kept.map(|advice| advice.answer(request))
     }
 
-    /// Sets why there is none, where there is none. All readers are told.
-    fn explain(&self, text: impl FnOnce() -> String) {
+    /// Replaces the text that readers get until advice is made for the first time.
+    fn set_reason(&self, text: impl FnOnce() -> String) {
         let mut kept = self.0.lock();
         if kept.is_err() {
             *kept = Err(text());
@@ -64,14 +66,16 @@ impl AdviceSchedule {
             return;
         }
         let step = |done: usize, total: usize| {
-            shared
-                .advice
-                .explain(|| format!("advice is being made, {done} of {total} files are read; ask again"));
+            // The number of files is not everybody's.
+            let percent = (done * 100).checked_div(total).unwrap_or(100);
+            let reason = || format!("advice is being made, {percent} % of the files are read; ask again");
+            shared.advice.set_reason(reason);
             if shared.stop.is_called() { Err(ExportError::Cancelled) } else { Ok(()) }
         };
         let made = shared.source_of_advice().and_then(|source| make_advice_for_readers(&source, step));
         let took = system_now().boottime.0.saturating_sub(begun.0);
-        self.not_before = Some(Nanoseconds(begun.0.saturating_add(took.saturating_mul(PAUSE))));
+        let pause = took.saturating_mul(PAUSE).min(LONGEST_PAUSE.0);
+        self.not_before = Some(Nanoseconds(begun.0.saturating_add(pause)));
         match made {
             Ok(advice) => {
                 let findings = advice.everything.findings.len();
@@ -86,10 +90,11 @@ impl AdviceSchedule {
             Err(ExportError::Cancelled) => {}
             Err(error) => {
                 tracing::error!(%error, "advice cannot be made from the exports; that of before stays");
-                shared.advice.explain(|| {
+                shared.advice.set_reason(|| {
                     "advice cannot be made from the exports; the log of this server says why".to_owned()
                 });
-                self.is_stale = true;
+                // It is tried again after the next look.
+                self.not_before = None;
             }
         }
     }

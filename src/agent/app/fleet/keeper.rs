@@ -52,7 +52,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Once the first look went through.
+    /// Makes advice if it is due; never before the first look went through.
     fn make_advice(&mut self) {
         if self.all_at.is_some() {
             self.advice.make(&self.shared, self.has_changed);
@@ -62,6 +62,7 @@ impl Keeper {
     /// Looks once, and returns how long to wait before the next time.
     fn look(&mut self, cache: &mut CostCache) -> Duration {
         let begun = system_now();
+        self.has_changed = false;
         let is_all = self.all_at.is_none_or(|at| begun.boottime.0.saturating_sub(at.0) >= ALL_INTERVAL.0);
         let scope = if is_all { LookScope::All } else { LookScope::Recent };
         let is_first = self.all_at.is_none();

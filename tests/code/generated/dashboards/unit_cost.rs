@@ -202,7 +202,7 @@ fn waste() -> Panel {
     let share = own(&format!(
         "sum by ({OWNER}) ({USED_SECONDS}) / on ({OWNER}) (sum by ({OWNER}) ({HELD_SECONDS}) > 0)"
     ));
-    Panel::table("Held, used and wasted, the most wasted first (estimate)", "All owners, those without units of work among them: with the remainders it is the whole account. What to do follows from Used of held. It is a hint: a service may wait on purpose. An estimate beside the bill.")
+    Panel::table("Held, used and wasted, the most wasted first (estimate)", "All owners, those without units of work among them: with the remainders it is the whole account. What to do follows from Used of held. It is a hint: a service may wait on purpose, and time that was not measured counts as not used. An estimate beside the bill.")
         .height(12)
         .empty("no prices are configured, or nobody held a GPU in the last hour")
         .key("namespace", "Namespace")
