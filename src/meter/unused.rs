@@ -26,8 +26,9 @@ type WaitingSlot = (Option<u32>, HolderId);
 pub(super) struct UnusedHoldings {
     waits: BTreeMap<WaitingSlot, UnusedTime>,
     found: Vec<Unused>,
-    /// When the list of processes was last not read, or did not say of each how much memory it has: no process looks the same.
-    unclear: Option<Utc>,
+    /// When the list of processes was not read, or did not say of each how much memory it has: no process looks the same. Times of
+    /// windows that are not settled yet.
+    unclear: BTreeSet<Utc>,
 }
 
 /// A time in which a workload held and used nothing.
@@ -62,7 +63,9 @@ enum WindowUse {
 impl UnusedHoldings {
     /// Goes on with the runs of a ledger, whose account ended at that time.
     pub(super) fn recover(evidence: &Evidence, settled: Utc) -> Self {
-        let waits = evidence.runs.iter().filter_map(|(key, run)| {
+        // A failed GPU ends a wait, and it is not known when it failed.
+        let runs = evidence.runs.iter().filter(|(_, run)| run.amounts.parts.unavailable == 0);
+        let waits = runs.filter_map(|(key, run)| {
             let had_process = run.amounts.memory_peak > 0;
             let wait = UnusedTime {
                 holder: run.holder.clone(),
@@ -71,7 +74,7 @@ impl UnusedHoldings {
                 until: settled,
                 is_held: true,
                 // Of the whole run, so at least that since the last use.
-                unknown: Nanoseconds(run.amounts.parts.unmeasured + run.amounts.parts.unavailable),
+                unknown: Nanoseconds(run.amounts.parts.unmeasured),
             };
             let worked = is_work_by_power(run.amounts.energy_waiting.into(), wait.length());
             (!worked).then(|| ((key.gpu_instance, key.workload.clone()), wait))
@@ -81,7 +84,7 @@ impl UnusedHoldings {
 
     pub(super) fn note_processes(&mut self, at: Utc, processes: &Result<Arc<[GpuProcess]>, Absence>) {
         if !matches!(processes, Ok(list) if list.iter().all(|process| process.memory.is_some())) {
-            self.unclear = Some(at);
+            self.unclear.insert(at);
         }
     }
 
@@ -93,41 +96,31 @@ impl UnusedHoldings {
         };
         let unknown = window.rows.iter().filter(is_unknown).map(|row| row.slot.gpu_instance);
         let unknown: BTreeSet<Option<u32>> = unknown.collect();
+        let later = self.unclear.split_off(&window.to.plus(Nanoseconds(1)));
+        let is_unlisted = self.unclear.last().is_some_and(|at| *at > window.from);
+        self.unclear = later;
         let mut waits = BTreeMap::new();
         for (key, run) in &window.evidence.runs {
             let slot = (key.gpu_instance, key.workload.clone());
             let before = self.waits.remove(&slot);
-            let wait = match self.judge_window(window, run, unknown.contains(&key.gpu_instance)) {
+            let has_memory = run.amounts.memory_byte_seconds > 0;
+            let speaks_against =
+                |wait: &UnusedTime| has_memory && wait.kind == UnusedKind::HeldWithoutProcess;
+            let is_unknown = unknown.contains(&key.gpu_instance) || (is_unlisted && !has_memory);
+            let wait = match judge_window(window, run, is_unknown) {
                 WindowUse::Unused(kind) => Some(UnusedTime::of(before, kind, run, window)),
-                WindowUse::Unknown => before.map(|wait| wait.without_knowledge(window, true)),
+                WindowUse::Unknown => before
+                    .filter(|wait| !speaks_against(wait))
+                    .map(|wait| wait.without_knowledge(window, true)),
                 WindowUse::Other => None,
             };
             waits.extend(wait.map(|wait| (slot, wait)));
         }
         // Who holds by presence holds nothing while it is not known who is there.
-        let is_unlisted = self.unclear > Some(window.from);
         let gone = std::mem::take(&mut self.waits).into_iter();
         let gone = gone.filter(|(slot, _)| is_unlisted || unknown.contains(&slot.0));
         waits.extend(gone.map(|(slot, wait)| (slot, wait.without_knowledge(window, false))));
         self.waits = waits;
-    }
-
-    fn judge_window(&self, window: &Settlement, run: &Run, is_unknown: bool) -> WindowUse {
-        let (parts, used) = (&run.amounts.parts, run.amounts.used.total());
-        if parts.unavailable > 0 || parts.within + used > 0 {
-            return WindowUse::Other;
-        }
-        if is_unknown {
-            return WindowUse::Unknown;
-        }
-        let is_working = is_work_by_power(run.amounts.energy_waiting.into(), window.to.since(window.from));
-        match run.amounts.memory_byte_seconds {
-            // All of it is lent, or nothing is held.
-            _ if parts.idle == 0 || is_working => WindowUse::Other,
-            0 if self.unclear > Some(window.from) => WindowUse::Unknown,
-            0 => WindowUse::Unused(UnusedKind::HeldWithoutProcess),
-            _ => WindowUse::Unused(UnusedKind::OpenSession),
-        }
     }
 
     /// Finds the holdings that are unused for longer than the classes of their workloads allow, and forgets those of which too little
@@ -148,6 +141,21 @@ impl UnusedHoldings {
             }));
             is_known
         });
+    }
+}
+
+fn judge_window(window: &Settlement, run: &Run, is_unknown: bool) -> WindowUse {
+    let (parts, used) = (&run.amounts.parts, run.amounts.used.total());
+    let is_working = is_work_by_power(run.amounts.energy_waiting.into(), window.to.since(window.from));
+    if parts.unavailable > 0 || parts.within + used > 0 || is_working {
+        return WindowUse::Other;
+    }
+    match run.amounts.memory_byte_seconds {
+        _ if is_unknown => WindowUse::Unknown,
+        // All of it is lent, or nothing is held.
+        _ if parts.idle == 0 => WindowUse::Other,
+        0 => WindowUse::Unused(UnusedKind::HeldWithoutProcess),
+        _ => WindowUse::Unused(UnusedKind::OpenSession),
     }
 }
 
@@ -216,6 +224,9 @@ mod tests {
         Power,
         Lent,
         Unmeasured,
+        /// A part was not measured; in the rest there was a process, or one that worked by its power.
+        LateProcess,
+        LatePower,
         Failed,
         Server,
         Unlisted,
@@ -256,17 +267,17 @@ mod tests {
                 _ => &mut parts.idle,
             };
             *part = WINDOW;
+            if matches!(seen, Seen::LateProcess | Seen::LatePower) {
+                (parts.idle, parts.unmeasured) = (WINDOW - 1, 1);
+            }
             used.within = parts.within;
-            let has_memory = matches!(seen, Seen::Process | Seen::Work | Seen::Power);
+            let is_working = matches!(seen, Seen::Power | Seen::LatePower);
+            let has_memory = is_working || matches!(seen, Seen::Process | Seen::Work | Seen::LateProcess);
             let amounts = Amounts {
                 parts,
                 used,
                 memory_byte_seconds: u64::from(has_memory),
-                energy_waiting: crate::model::Microjoules(if seen == Seen::Power {
-                    5_000_000_000
-                } else {
-                    0
-                }),
+                energy_waiting: crate::model::Microjoules(if is_working { 5_000_000_000 } else { 0 }),
                 ..Amounts::default()
             };
             let key = RunKey { gpu_instance: None, workload: HolderId(self.holder.workload()), begin: from };
@@ -347,6 +358,11 @@ mod tests {
             watched.add(31, Seen::Nothing);
             assert_eq!(watched.found(&TenantRules::default()), Some(("held_without_process", 31)));
         }
+        let with = |seen| [(60, Seen::Nothing), (1, seen), (20, Seen::Nothing)];
+        assert_eq!(found(JOB, &with(Seen::LateProcess)), None, "a process was there");
+        let with = |seen| [(119, Seen::Process), (1, seen), (20, Seen::Process)];
+        assert_eq!(found(SESSION, &with(Seen::LateProcess)), Some(("open_session", 140)));
+        assert_eq!(found(SESSION, &with(Seen::LatePower)), None, "it worked");
         let with = [(60, Seen::Nothing), (3, Seen::Unmeasured)];
         assert_eq!(found(JOB, &with), Some(("held_without_process", 63)), "while it is not known");
         let with = [(60, Seen::Nothing), (3, Seen::Unidentified)];

@@ -210,11 +210,13 @@ fn without(stretch: IdleStretch, times: &[[Utc; 2]]) -> Vec<IdleStretch> {
     parts
 }
 
-/// What is beyond a grace of waits that last longer than that. A wait goes on over times in which use was not known, as it does live.
+/// What is beyond a grace of waits that last longer than that. A wait goes on over times of which a part was not known, as it does live,
+/// unless the rest of them speaks against it.
 fn beyond(
     stretches: impl Iterator<Item = IdleStretch>,
     grace: Nanoseconds,
     is_wait: impl Fn(&IdleStretch) -> bool,
+    speaks_against: impl Fn(&IdleStretch) -> bool,
 ) -> Vec<IdleStretch> {
     let mut waits = Vec::<Vec<IdleStretch>>::new();
     // The end of the last wait, and the part of it that is unknown, while it may go on.
@@ -222,7 +224,7 @@ fn beyond(
     for stretch in stretches {
         open = open.filter(|(end, _)| *end == stretch.from);
         match (open, waits.last_mut()) {
-            (Some((_, unknown)), Some(wait)) if stretch.unknown.0 > 0 => {
+            (Some((_, unknown)), Some(wait)) if stretch.unknown.0 > 0 && !speaks_against(&stretch) => {
                 let (unknown, begin) = (unknown + stretch.unknown, wait[0].from);
                 let is_known = is_wait_known(unknown, stretch.to.since(begin), grace);
                 open = is_known.then_some((stretch.to, unknown));
@@ -305,29 +307,37 @@ mod tests {
     #[test]
     fn a_wait_goes_on_over_a_twentieth_of_it_or_of_its_grace_that_is_unknown_and_not_over_use() {
         let grace = Nanoseconds(100);
-        // Each from and to, with how much of it is unknown.
-        let beyond = |stretches: &[[u64; 3]]| -> Vec<[u64; 2]> {
+        // Each from and to, with how much of it is unknown; what ends at such a time has a process.
+        let beyond_with = |stretches: &[[u64; 3]], with_process: u64| -> Vec<[u64; 2]> {
             let stretches = stretches.iter().map(|[from, to, unknown]| IdleStretch {
                 from: Utc(*from),
                 to: Utc(*to),
                 grid: Nanoseconds(0),
                 idle: Nanoseconds(if *unknown == 0 { to - from } else { 0 }),
                 unknown: Nanoseconds(*unknown),
-                process: ProcessPresence::Absent,
+                process: if *to == with_process { ProcessPresence::Present } else { ProcessPresence::Absent },
                 waiting: Microjoules(0),
                 rate: None,
                 is_alone: true,
             });
-            let is_absent = |one: &IdleStretch| one.process == ProcessPresence::Absent;
-            let found = super::beyond(stretches, grace, is_absent);
+            let is = |presence| move |one: &IdleStretch| one.process == presence;
+            let found =
+                super::beyond(stretches, grace, is(ProcessPresence::Absent), is(ProcessPresence::Present));
             found.iter().map(|part| [part.from.0, part.to.0]).collect()
         };
+        let beyond = |stretches: &[[u64; 3]]| beyond_with(stretches, 0);
         assert_eq!(beyond(&[[0, 150, 0]]), [[100, 150]]);
         assert_eq!(beyond(&[[0, 20, 0], [20, 40, 5], [40, 150, 0]]), [[100, 150]]);
         assert_eq!(beyond(&[[0, 20, 0], [20, 40, 6], [40, 150, 0]]), [[140, 150]], "it begins anew");
         assert_eq!(beyond(&[[0, 300, 0], [300, 316, 15], [316, 320, 0]]), [[100, 300], [316, 320]]);
         assert_eq!(beyond(&[[0, 60, 0], [61, 161, 0]]), [[0; 2]; 0], "used meanwhile");
         assert_eq!(beyond(&[[0, 10, 1], [10, 110, 0], [110, 200, 3]]), [[0; 2]; 0], "unknown at both ends");
+        let late = [[0, 20, 0], [20, 40, 1], [40, 150, 0]];
+        assert_eq!(
+            beyond_with(&late, 40),
+            [[140, 150]],
+            "there was a process, and a moment was not measured"
+        );
     }
 
     #[test]

@@ -27,7 +27,8 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
         let reports_memory = known.evidence.gpus.get(&slot.uuid).is_some_and(|gpu| gpu.reports_memory);
         let Some(grace) = grace_without_process(class).filter(|_| reports_memory) else { continue };
         let is_absent = |one: &IdleStretch| one.process == ProcessPresence::Absent;
-        let found = beyond(known.unclaimed(key, slot, evidence), grace, is_absent).into_iter();
+        let is_present = |one: &IdleStretch| one.process == ProcessPresence::Present;
+        let found = beyond(known.unclaimed(key, slot, evidence), grace, is_absent, is_present).into_iter();
         stretches.extend(found.map(|stretch| FoundStretch { key, slot, stretch }));
     }
     let last = stretches.iter().map(|found| found.stretch.to).max()?;

@@ -25,7 +25,7 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
     for (key, class, slot, evidence) in group.slots() {
         let Some(grace) = grace_without_use(class) else { continue };
         let is_waiting = |one: &IdleStretch| one.process == ProcessPresence::Present && !draws_power(one);
-        let found = beyond(known.unclaimed(key, slot, evidence), grace, is_waiting).into_iter();
+        let found = beyond(known.unclaimed(key, slot, evidence), grace, is_waiting, draws_power).into_iter();
         stretches.extend(found.map(|stretch| FoundStretch { key, slot, stretch }));
     }
     let last = stretches.iter().map(|found| found.stretch.to).max()?;
