@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Amounts, Evidence, Fraction, Grade, HolderId, Holding, HoldingSource, Method, Microjoules, Nanoseconds,
-    Series, TickShares, Utc, WHOLE_SHARE, named,
+    Amounts, Bytes, Evidence, Fraction, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
+    Nanoseconds, Series, TickShares, Utc, WHOLE_SHARE, named,
 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -164,6 +164,39 @@ pub struct MigProfile {
     pub size: u64,
     /// Memory slices of the whole GPU.
     pub total: u64,
+}
+
+/// The memory slices of a GPU whose instances have not been seen.
+const SLICES: u64 = 8;
+
+impl MigProfile {
+    /// The memory that a profile's name says, as `1g.10gb`; none of another name.
+    pub fn memory_by_name(name: &str) -> Option<Bytes> {
+        let (compute, rest) = name.split_once("g.")?;
+        let memory = rest.split_once("gb")?.0;
+        compute.parse::<u8>().ok().filter(|slices| *slices > 0)?;
+        let gigabytes: u64 = memory.parse::<u16>().ok()?.into();
+        Some(Bytes(gigabytes * 1_000_000_000)).filter(|memory| memory.0 > 0)
+    }
+
+    /// A profile that has not been seen, by its name and the memory of the GPU, of which it has the nearest number of slices; none where
+    /// that is more than the GPU has.
+    pub fn by_name(name: &str, of: Bytes) -> Option<Self> {
+        let memory = Self::memory_by_name(name)?;
+        let size = (memory.0 * SLICES).checked_add(of.0 / 2)?.checked_div(of.0)?.max(1);
+        (size <= SLICES).then(|| Self { name: name.into(), size, total: SLICES })
+    }
+
+    /// Its compute slices, of those of the GPU; none where its name does not say them, or GPUs with so many memory slices are not known.
+    pub fn compute_slices(&self) -> Option<[u64; 2]> {
+        let of = match self.total {
+            4 | 12 => 4,
+            8 => 7,
+            _ => return None,
+        };
+        let own = self.name.split_once("g.")?.0.parse().ok();
+        own.filter(|own| (1..=of).contains(own)).map(|own| [own, of])
+    }
 }
 
 /// A slot of a GPU. Ids of GPU instances are used again, so the profile distinguishes instances.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::fleet::FleetEvidence;
 use super::gates::draws_power;
-use crate::accounting::billing::GpuIncident;
+use crate::accounting::billing::{GpuIncident, RateKind};
 use crate::accounting::tenants::recurring_name;
 use crate::model::{
-    GpuId, Grade, Holder, HolderId, Microjoules, Nanoseconds, Series, Shape, Shapes, Utc, WorkloadClass,
+    Bytes, EDGES, GpuId, Grade, Holder, HolderId, Microjoules, MigProfile, Nanoseconds, Series, Shape,
+    Shapes, Utc, WorkloadClass,
 };
 
 /// Shorter stretches are forgotten: no rule has a shorter limit.
@@ -30,6 +31,10 @@ pub struct AdviceEvidence {
     pub workloads: BTreeMap<WorkloadKey, WorkloadEvidence>,
     /// How busy the workloads of a tenant with one name kept their slots while they were alone there.
     pub shapes: BTreeMap<(Arc<str>, Arc<str>), Shapes>,
+    /// The parts of workloads that were not alone on a slot at some time.
+    pub shared_parts: BTreeMap<WorkloadKey, BTreeSet<Arc<str>>>,
+    /// By product name: the MIG profiles that such boards are known to offer.
+    pub profiles: BTreeMap<String, BTreeMap<MigProfile, ProfilePrice>>,
     /// Of a fleet, if all of it is known and the reader may see it.
     pub fleet: Option<FleetEvidence>,
 }
@@ -39,6 +44,8 @@ pub struct EvidenceGpu {
     pub gpu: GpuId,
     pub node: String,
     pub model: String,
+    /// None where it is not recorded.
+    pub memory: Option<Bytes>,
     /// Whether the memory of processes was ever reported on a board of this model there. Without it, no process and no reading look
     /// the same.
     pub reports_memory: bool,
@@ -100,8 +107,63 @@ pub struct SlotEvidence {
     pub runs: Vec<SlotRun>,
     /// In order of time.
     pub stretches: Vec<IdleStretch>,
+    /// In order of time; of a ledger only on GPUs of which profiles are known.
+    pub held: Vec<ChargedTime>,
     /// The worst of the period.
     pub grade: Grade,
+}
+
+/// A time in which a workload held a slot under one rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChargedTime {
+    pub from: Utc,
+    pub to: Utc,
+    /// GPU time that its tenant is charged for.
+    pub held: Nanoseconds,
+    /// Of an instance.
+    pub profile: Option<MigProfile>,
+    pub rates: ChargedRates,
+}
+
+/// What held time costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChargedRates {
+    /// Of the slot and of the whole GPU, in nano-units per GPU-hour before terms; none without a price.
+    pub slot: Option<i64>,
+    pub gpu: Option<i64>,
+    /// What its tenant pays of a rate for idle time, in billionths.
+    pub paid: i64,
+}
+
+/// What instances of a profile cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProfilePrice {
+    /// The dearest rate of instances, in nano-units per GPU-hour.
+    instance: Option<i64>,
+    /// Whether they cost their part of the GPU at some time.
+    is_part: bool,
+}
+
+impl ProfilePrice {
+    pub fn add(&mut self, unit: RateKind, nano_per_gpu_hour: i64) {
+        match unit {
+            RateKind::InstanceHour => self.instance = self.instance.max(Some(nano_per_gpu_hour)),
+            _ => self.is_part = true,
+        }
+    }
+
+    /// Adds what was seen elsewhere.
+    pub fn append(&mut self, other: Self) {
+        *self = Self { instance: self.instance.max(other.instance), is_part: self.is_part || other.is_part };
+    }
+
+    /// The most that a GPU-hour of it may cost on a GPU with that rate; none without a price.
+    pub fn most(self, gpu: Option<i64>) -> Option<i64> {
+        match (self.instance, self.is_part) {
+            (instance, true) => Some(gpu?.max(instance.unwrap_or(0))),
+            (instance, false) => instance,
+        }
+    }
 }
 
 /// A run on one slot, with its times of the slot.
@@ -119,6 +181,8 @@ pub struct SlotRun {
     pub used: Nanoseconds,
     /// Held while use was not known, or while the GPU had failed.
     pub unknown: Nanoseconds,
+    /// The most of a tick, of one of its parts; 0 where none was reported.
+    pub memory_peak: Bytes,
 }
 
 /// Whether a workload had a process on a slot.
@@ -195,6 +259,17 @@ impl SlotEvidence {
         }
     }
 
+    /// Adds held time that follows, or is as early.
+    pub fn add_held(&mut self, next: ChargedTime) {
+        match self.held.last_mut() {
+            Some(last) if (&last.profile, last.rates) == (&next.profile, next.rates) => {
+                (last.from, last.to) = (last.from.min(next.from), last.to.max(next.to));
+                last.held += next.held;
+            }
+            _ => self.held.push(next),
+        }
+    }
+
     /// Forgets the last stretches that follow each other without a pause, if they are shorter together than `least`.
     pub fn forget_short(&mut self, least: Nanoseconds) {
         let follows = |pair: &[IdleStretch]| pair[0].to == pair[1].from;
@@ -219,8 +294,11 @@ impl AdviceEvidence {
         self.workloads.entry(key.clone()).or_default().slot(slot)
     }
 
-    /// Adds a shape of a workload that has a name.
-    pub fn add_shape(&mut self, key: &WorkloadKey, series: Series, shape: &Shape) {
+    /// Adds a shape of a part of a workload that has a name.
+    pub fn add_shape(&mut self, key: &WorkloadKey, part: &HolderId, series: Series, shape: &Shape) {
+        if series == Series::Busy && shape.0[EDGES.len()] > 0 {
+            self.shared_parts.entry(key.clone()).or_default().insert(part.name().into());
+        }
         let name = self.workloads.get(key).map(|workload| workload.name.clone()).unwrap_or_default();
         self.shapes.entry((Arc::clone(&key.tenant), name)).or_default()[series as usize].add(shape);
     }

@@ -17,6 +17,7 @@ named! {
         UnusedGpus = "unused_gpus",
         IdleEnd = "idle_end",
         OpenSession = "open_session",
+        SmallerInstance = "smaller_instance",
         HeldBesideFault = "held_beside_fault",
         ClocksHeld = "clocks_held",
         BusyButShallow = "busy_but_shallow",

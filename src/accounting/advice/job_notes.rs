@@ -236,7 +236,7 @@ fn span(fault: &GpuIncident, gpu: &JobGpu, zone: &TimeZone) -> String {
 }
 
 /// Whole GiB, of less than ten with one decimal.
-fn gibibytes(bytes: u64) -> String {
+pub(super) fn gibibytes(bytes: u64) -> String {
     let tenths = (u128::from(bytes) * 10 + (1 << 29)) >> 30;
     if tenths < 100 { format!("{}.{}", tenths / 10, tenths % 10) } else { ((tenths + 5) / 10).to_string() }
 }

@@ -13,8 +13,8 @@ mod rules;
 mod slot_time;
 
 pub use evidence::{
-    AdviceEvidence, EvidenceGpu, IdleStretch, ProcessPresence, SlotEvidence, SlotKey, SlotRun,
-    WorkloadEvidence, WorkloadKey, least_idle,
+    AdviceEvidence, ChargedRates, ChargedTime, EvidenceGpu, IdleStretch, ProcessPresence, ProfilePrice,
+    SlotEvidence, SlotKey, SlotRun, WorkloadEvidence, WorkloadKey, least_idle,
 };
 pub use finding::{AdviceFinding, Dismissal, FindingGpu, FindingKind, FindingStretch, OrganisationSaving};
 pub use fleet::{COMMITMENT_DAYS, FleetEvidence, HourOfNode, ModelHours, NodeHours, ServiceQuarters};

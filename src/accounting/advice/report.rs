@@ -129,7 +129,7 @@ impl Advice {
         for rule in RULES {
             for group in groups(&grouped) {
                 if let Some(found) = (rule.find)(&known, &group) {
-                    known.claim(&found);
+                    known.claim(rule.kind, &group, &found);
                     findings.push(finding(&known, rule, &group, &found, explain));
                 }
             }

@@ -13,15 +13,16 @@ use super::evidence_file::read_evidence;
 use super::expected::{ExpectedNode, FileTimes, Reports};
 use super::fleet::ExportSource;
 use crate::accounting::advice::{
-    Advice, AdviceEvidence, AdviceForReaders, AdviceRequest, AdviceSource, COMMITMENT_DAYS, FleetEvidence,
-    PERIOD, SlotEvidence, SlotKey, SlotRow, SlotRun, SlotTime, WorkloadEvidence, WorkloadKey, least_idle,
+    Advice, AdviceEvidence, AdviceForReaders, AdviceRequest, AdviceSource, COMMITMENT_DAYS, ChargedRates,
+    ChargedTime, FleetEvidence, PERIOD, ProfilePrice, SlotEvidence, SlotKey, SlotRow, SlotRun, SlotTime,
+    WorkloadEvidence, WorkloadKey, least_idle,
 };
 use crate::accounting::billing::{
-    BillLine, DayHeader, DayIncident, DayRow, DayShape, ExactMoney, FileNumbers, Terms,
+    BillLine, BillRate, DayHeader, DayIncident, DayRow, DayShape, ExactMoney, FileNumbers, Terms, WHOLE_RATE,
 };
 use crate::model::{
-    DAY, Fact, Facts, Grade, HOUR, Holder, HolderId, Nanoseconds, QUARTER_HOUR, Series, Shapes, Utc,
-    VisibleAccount, WorkloadClass,
+    Bytes, DAY, Fact, Facts, Grade, HOUR, Holder, HolderId, MigProfile, Nanoseconds, QUARTER_HOUR, Series,
+    Shapes, Utc, VisibleAccount, WorkloadClass,
 };
 
 /// The findings over the files of a directory; tells after each file how many were read, and how many there are.
@@ -107,10 +108,15 @@ struct AdviceDay {
     keys: Vec<KnownWorkload>,
     /// By place in `keys`.
     slots: DaySlots,
-    /// By place in `keys`.
-    shapes: BTreeMap<usize, Shapes>,
+    /// By place in `keys`, and part.
+    shapes: BTreeMap<(usize, HolderId), Shapes>,
+    /// By UUID.
+    profiles: DayProfiles,
     fleet: Option<FleetDay>,
 }
+
+/// The profiles of instances of each GPU, with what they cost.
+type DayProfiles = BTreeMap<Arc<str>, BTreeMap<MigProfile, ProfilePrice>>;
 
 /// A workload with its name and class.
 type KnownWorkload = (WorkloadKey, WorkloadEvidence);
@@ -128,6 +134,8 @@ struct QuarterRow {
     is_busy: bool,
     grade: Grade,
     row: SlotRow,
+    memory_peak: Bytes,
+    charged: ChargedTime,
 }
 
 impl DayReader<'_> {
@@ -169,19 +177,19 @@ impl DayReader<'_> {
             fleet.services = draft.services();
         }
         let slots = draft.slots();
-        let AdviceDayDraft { keys, with_memory, .. } = draft;
+        let AdviceDayDraft { keys, with_memory, profiles, .. } = draft;
         let (revision, path) = (file.header().revision, ExportDirectory::evidence_beside(&day.path));
         let is_followed = self.follows_links || !path.is_symlink();
         let evidence = if is_recent && is_followed { read_evidence(&path, &revision)? } else { None };
-        let mut shapes = BTreeMap::<usize, Shapes>::new();
+        let mut shapes = BTreeMap::<(usize, HolderId), Shapes>::new();
         for DayShape { owner, series, shape } in evidence.into_iter().flat_map(|evidence| evidence.shapes) {
             let own = WorkloadKey::of(owner.tenant.into(), &owner.holder);
             let place = keys.iter().position(|(key, _)| *key == own);
             if let Some(place) = place.filter(|_| !shared.contains(&owner.gpu.uuid)) {
-                shapes.entry(place).or_default()[series as usize].add(&shape);
+                shapes.entry((place, owner.holder)).or_default()[series as usize].add(&shape);
             }
         }
-        Ok(AdviceDay { header: file.into_header(), with_memory, keys, slots, shapes, fleet })
+        Ok(AdviceDay { header: file.into_header(), with_memory, keys, slots, shapes, profiles, fleet })
     }
 }
 
@@ -195,6 +203,7 @@ struct AdviceDayDraft<'a> {
     last: Option<(HolderId, String, Option<usize>)>,
     keys: Vec<KnownWorkload>,
     with_memory: BTreeSet<Arc<str>>,
+    profiles: DayProfiles,
     quarters: BTreeMap<(Arc<str>, Option<u32>, Utc), Vec<QuarterRow>>,
 }
 
@@ -211,6 +220,7 @@ impl<'a> AdviceDayDraft<'a> {
             last: None,
             keys: Vec::new(),
             with_memory: BTreeSet::new(),
+            profiles: DayProfiles::new(),
             quarters: BTreeMap::new(),
         }
     }
@@ -221,6 +231,7 @@ impl<'a> AdviceDayDraft<'a> {
         if line.amounts.memory_peak > 0 {
             self.with_memory.insert(Arc::clone(&line.gpu.uuid));
         }
+        self.note_profile(line);
         let (is_busy, unknown) = (parts.within + used > 0, Nanoseconds(parts.unmeasured + parts.unavailable));
         let has_memory = line.amounts.memory_byte_seconds > 0;
         let row = QuarterRow {
@@ -238,6 +249,14 @@ impl<'a> AdviceDayDraft<'a> {
                 has_memory,
                 waiting: line.amounts.energy_waiting,
                 rate: self.rate(line),
+            },
+            memory_peak: Bytes(line.amounts.memory_peak),
+            charged: ChargedTime {
+                from: run.from,
+                to: run.to.min(self.header.revision.settled_until),
+                held: Nanoseconds(parts.held() - parts.unavailable),
+                profile: line.slot.profile.clone(),
+                rates: self.rates(run),
             },
         };
         if row.key.is_some() || row.is_unclear {
@@ -273,14 +292,42 @@ impl<'a> AdviceDayDraft<'a> {
         place
     }
 
-    /// What an hour of idle GPU time of a line costs.
-    fn rate(&self, line: &BillLine) -> Option<i64> {
-        let rate = line.rates.time.and_then(|id| self.header.rates.iter().find(|rate| rate.id == id))?;
-        let nano = rate.nano_per_gpu_hour(line.slot.profile.as_ref()).ok()?;
+    fn rate_of(&self, id: Option<i64>) -> Option<&'a BillRate> {
+        id.and_then(|id| self.header.rates.iter().find(|rate| rate.id == id))
+    }
+
+    /// What an hour of idle time costs where an hour costs that at the full rate.
+    fn of_idle(&self, line: &BillLine, nano: i64) -> Option<i64> {
         match line.rates.terms {
             // Terms that cannot be read may be any.
             Some(id) => self.terms.get(&id)?.as_ref().map(|terms| Terms::of_idle(Some(terms), nano)),
             None => Some(nano),
+        }
+    }
+
+    /// What an hour of idle GPU time of a line costs.
+    fn rate(&self, line: &BillLine) -> Option<i64> {
+        let nano = self.rate_of(line.rates.time)?.nano_per_gpu_hour(line.slot.profile.as_ref()).ok()?;
+        self.of_idle(line, nano)
+    }
+
+    fn rates(&self, run: &DayRow) -> ChargedRates {
+        let (line, paid) = (&run.line, self.of_idle(&run.line, WHOLE_RATE.into()));
+        let slot = paid.and(self.rate_of(line.rates.time));
+        ChargedRates {
+            slot: slot.and_then(|rate| rate.nano_per_gpu_hour(line.slot.profile.as_ref()).ok()),
+            gpu: self.rate_of(run.gpu_rate).and_then(|rate| rate.nano().ok()),
+            paid: paid.unwrap_or(0),
+        }
+    }
+
+    fn note_profile(&mut self, line: &BillLine) {
+        let Some(profile) = &line.slot.profile else { return };
+        let rate = self.rate_of(line.rates.time);
+        let of_gpu = self.profiles.entry(Arc::clone(&line.gpu.uuid)).or_default();
+        let price = of_gpu.entry(profile.clone()).or_default();
+        if let Some((rate, Ok(nano))) = rate.map(|rate| (rate, rate.nano_per_gpu_hour(Some(profile)))) {
+            price.add(rate.unit, nano);
         }
     }
 
@@ -315,8 +362,10 @@ impl<'a> AdviceDayDraft<'a> {
             let keys: BTreeSet<usize> = rows.iter().filter_map(|row| row.key).collect();
             for key in keys {
                 let slot = SlotKey { uuid: Arc::clone(uuid), gpu_instance: *gpu_instance };
-                let quarter = Quarter::of(rows, key, [*from, to]);
-                quarter.add_to(slots.entry((key, slot)).or_default(), gpu_instance.is_none());
+                let slot = slots.entry((key, slot)).or_default();
+                Quarter::of(rows, key, [*from, to]).add_to(slot, gpu_instance.is_none());
+                let own = rows.iter().filter(|row| row.key == Some(key)).map(|row| &row.charged);
+                own.filter(|charged| charged.held.0 > 0).for_each(|charged| slot.add_held(charged.clone()));
             }
         }
         slots
@@ -332,6 +381,7 @@ struct Quarter {
     is_busy: bool,
     grade: Grade,
     is_unclear: bool,
+    memory_peak: Bytes,
     time: SlotTime,
 }
 
@@ -345,6 +395,7 @@ impl Quarter {
             is_busy: false,
             grade: Grade::Measured,
             is_unclear: rows.iter().any(|row| row.is_unclear),
+            memory_peak: Bytes(0),
             time: SlotTime::default(),
         };
         for row in rows.iter().filter(|row| row.key == Some(key)) {
@@ -353,6 +404,7 @@ impl Quarter {
             sum.unknown += row.unknown;
             sum.is_busy |= row.is_busy;
             sum.grade = sum.grade.max(row.grade);
+            sum.memory_peak = sum.memory_peak.max(row.memory_peak);
             sum.time.add(row.row);
         }
         sum
@@ -370,7 +422,7 @@ impl Quarter {
     }
 
     fn run(&self) -> SlotRun {
-        let Self { times: [from, to], held, used, unknown, is_busy, .. } = *self;
+        let Self { times: [from, to], held, used, unknown, is_busy, memory_peak, .. } = *self;
         SlotRun {
             begin: from,
             end: to,
@@ -381,6 +433,7 @@ impl Quarter {
             held,
             used,
             unknown,
+            memory_peak,
         }
     }
 }
@@ -395,6 +448,7 @@ fn append(runs: &mut Vec<SlotRun>, next: SlotRun) {
             last.held += next.held;
             last.used += next.used;
             last.unknown += next.unknown;
+            last.memory_peak = last.memory_peak.max(next.memory_peak);
         }
         _ => runs.push(next),
     }
@@ -516,7 +570,7 @@ impl<'a> FleetAdvice<'a> {
     }
 
     fn add(&mut self, day: AdviceDay) {
-        let AdviceDay { header, with_memory, mut keys, slots, shapes, fleet } = day;
+        let AdviceDay { header, with_memory, mut keys, slots, shapes, profiles, fleet } = day;
         if let Some(fleet) = fleet {
             self.reports.add_gpus(&header);
             self.add_fleet(fleet);
@@ -525,7 +579,12 @@ impl<'a> FleetAdvice<'a> {
         self.currencies.extend(header.currency);
         for gpu in header.gpus {
             let known = self.evidence.gpus.entry(Arc::clone(&gpu.gpu.uuid)).or_default();
+            for (profile, price) in profiles.get(&gpu.gpu.uuid).into_iter().flatten() {
+                let of_model = self.evidence.profiles.entry(gpu.model.clone()).or_default();
+                of_model.entry(profile.clone()).or_default().append(*price);
+            }
             (known.gpu, known.node, known.model) = (gpu.gpu.clone(), header.node.clone(), gpu.model);
+            known.memory = gpu.memory.or(known.memory);
             let end = self.ends.entry(gpu.gpu.uuid).or_default();
             *end = gpu.settled_until.max(*end);
         }
@@ -546,9 +605,9 @@ impl<'a> FleetAdvice<'a> {
             let known = self.evidence.workloads.entry(key.clone()).or_default();
             (known.name, known.class) = (Arc::clone(&named.name), named.class);
         }
-        for (place, shapes) in shapes {
+        for ((place, part), shapes) in shapes {
             for (series, shape) in Series::ALL.into_iter().zip(&shapes) {
-                self.evidence.add_shape(&keys[place].0, series, shape);
+                self.evidence.add_shape(&keys[place].0, &part, series, shape);
             }
         }
         for ((place, mut slot), day) in slots {
@@ -559,10 +618,12 @@ impl<'a> FleetAdvice<'a> {
             let known = self.evidence.slot(key, slot);
             day.stretches.into_iter().for_each(|one| known.add_idle(one, least_idle(named.class)));
             day.runs.into_iter().for_each(|run| append(&mut known.runs, run));
+            day.held.into_iter().for_each(|held| known.add_held(held));
             known.grade = known.grade.max(day.grade);
             // Most get no more.
             known.stretches.shrink_to_fit();
             known.runs.shrink_to_fit();
+            known.held.shrink_to_fit();
         }
     }
 
@@ -635,6 +696,7 @@ impl<'a> FleetAdvice<'a> {
                 known.forget_short(least_idle(workload.class));
                 if !has_one_currency {
                     known.stretches.iter_mut().for_each(|stretch| stretch.rate = None);
+                    known.held.iter_mut().for_each(|held| held.rates.slot = None);
                 }
             }
         }

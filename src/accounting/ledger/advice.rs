@@ -1,7 +1,7 @@
 //! Reads the evidence of advice from the ledger: rows of the account without use, runs, and incidents. Rows in which a holder worked
 //! are most of a busy ledger, and SQLite passes them over.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use rusqlite::{Connection, Row, params};
@@ -12,14 +12,16 @@ use super::error::Cause;
 use super::evidence::loaded_series;
 use super::{incidents, node, reader};
 use crate::accounting::advice::{
-    Advice, AdviceEvidence, AdviceRequest, AdviceSource, EvidenceGpu, PERIOD, SlotEvidence, SlotKey, SlotRow,
-    SlotRun, SlotTime, WorkloadKey, advise, least_idle,
+    Advice, AdviceEvidence, AdviceRequest, AdviceSource, ChargedRates, ChargedTime, EvidenceGpu, PERIOD,
+    ProfilePrice, SlotEvidence, SlotKey, SlotRow, SlotRun, SlotTime, WorkloadKey, advise, least_idle,
 };
-use crate::accounting::billing::{DayGpu, PricedSlot, SlotRates, Terms};
+use crate::accounting::billing::{
+    DayGpu, PricedSlot, Rate, RateKind, RateSelector, SlotRates, Terms, WHOLE_RATE,
+};
 use crate::accounting::tenants::{class, tenant};
 use crate::model::{
-    Evidence, Grade, HolderId, HolderKind, Microjoules, MigProfile, Nanoseconds, QUARTER_HOUR, Run, RunKey,
-    SHAPE_COLUMNS, Series, Shape, ShapeKey, Utc,
+    Bytes, Evidence, Grade, HolderId, HolderKind, Microjoules, MigProfile, Nanoseconds, QUARTER_HOUR, Run,
+    RunKey, SHAPE_COLUMNS, Series, Shape, ShapeKey, Utc,
 };
 
 pub(super) fn make_advice(connection: &Connection, request: &AdviceRequest) -> Result<Advice, Cause> {
@@ -122,6 +124,7 @@ impl<'a> EvidenceReader<'a> {
             gpu: gpu.gpu.clone(),
             node: node.clone(),
             model: gpu.model.clone(),
+            memory: gpu.memory,
             ..EvidenceGpu::default()
         };
         let gpus = account.gpus.iter().map(|(_, of)| (Arc::clone(&of.gpu.uuid), gpu(of)));
@@ -148,6 +151,8 @@ impl<'a> EvidenceReader<'a> {
         self.read_runs(&mut with_memory)?;
         self.read_shapes()?;
         self.read_open(&mut with_memory)?;
+        self.read_profiles()?;
+        self.read_held()?;
         for (gpu, incident) in
             incidents::between(self.account.connection, [self.evidence.from, self.evidence.to])?
         {
@@ -270,14 +275,100 @@ impl<'a> EvidenceReader<'a> {
         let rate = span.rates.entry((row.gpu, instance, row.profile, Arc::clone(tenant)));
         *rate.or_insert_with(|| {
             let (_, gpu) = self.account.gpus.iter().find(|(key, _)| *key == row.gpu)?;
-            let profile = self.profiles.get(&row.profile);
-            let slot = PricedSlot { uuid: &gpu.gpu.uuid, model: &gpu.model, profile };
-            let rates = SlotRates::find(&self.account.rates, slot, row.minute);
-            let currency = &*rates.tariff()?.currency;
+            let rates = self.rates(gpu, self.profiles.get(&row.profile), row.minute)?;
             let terms = self.account.rates.terms_of(tenant, row.minute).map(|terms| &terms.entry);
-            let is_known = self.evidence.currency.as_deref() == Some(currency);
-            is_known.then(|| Terms::of_idle(terms, rates.nano_per_gpu_hour()))
+            Some(Terms::of_idle(terms, rates.nano_per_gpu_hour()))
         })
+    }
+
+    /// Finds the profiles of each model that were seen, or have a price, with what they cost.
+    fn read_profiles(&mut self) -> Result<(), Cause> {
+        let (account, period) = (self.account, [self.evidence.from, self.evidence.to]);
+        let mut known = BTreeMap::<String, BTreeMap<MigProfile, ProfilePrice>>::new();
+        let gpus: HashMap<i64, &DayGpu> = account.gpus.iter().map(|(key, gpu)| (*key, gpu)).collect();
+        if !self.profiles.is_empty() {
+            let sql = "SELECT DISTINCT gpu, profile FROM account WHERE minute_ns >= ?1 AND minute_ns < ?2 AND profile > 0";
+            let period = [stored(period[0].0)?, stored(period[1].0)?];
+            let seen: Vec<(i64, i64)> =
+                rows(account.connection, sql, period, |row| Ok((row.get(0)?, row.get(1)?)))?;
+            for (gpu, profile) in seen {
+                if let Some((gpu, profile)) = gpus.get(&gpu).zip(self.profiles.get(&profile)) {
+                    known.entry(gpu.model.clone()).or_default().entry(profile.clone()).or_default();
+                }
+            }
+        }
+        for rate in account.rates.rates.in_force(period[1]) {
+            for (profile, gpu) in gpus.values().filter_map(|gpu| Some((sold(&rate.entry, gpu)?, gpu))) {
+                let of_model = known.entry(gpu.model.clone()).or_default();
+                if of_model.keys().all(|seen| seen.name != profile.name) {
+                    of_model.insert(profile, ProfilePrice::default());
+                }
+            }
+        }
+        for [from, _] in account.spans(period, []) {
+            for gpu in gpus.values() {
+                for (profile, price) in known.get_mut(&gpu.model).into_iter().flatten() {
+                    let rates = self.rates(gpu, Some(profile), from);
+                    if let Some(unit) = rates.and_then(|rates| Some(rates.time()?.entry.kind)) {
+                        price.add(unit, rates.map_or(0, |rates| rates.nano_per_gpu_hour()));
+                    }
+                }
+            }
+        }
+        self.evidence.profiles = known;
+        Ok(())
+    }
+
+    /// The rates of a slot at a time; none in another currency, or without a price.
+    fn rates<'b>(
+        &'b self,
+        gpu: &'b DayGpu,
+        profile: Option<&'b MigProfile>,
+        at: Utc,
+    ) -> Option<SlotRates<'b>> {
+        let slot = PricedSlot { uuid: &gpu.gpu.uuid, model: &gpu.model, profile };
+        let rates = SlotRates::find(&self.account.rates, slot, at);
+        let is_known = self.evidence.currency.as_deref() == Some(&*rates.tariff()?.currency);
+        is_known.then_some(rates)
+    }
+
+    /// Reads for how long workloads held the slots of boards of which profiles are known.
+    fn read_held(&mut self) -> Result<(), Cause> {
+        let account = self.account;
+        let gpus = account.gpus.iter().filter(|(_, gpu)| self.evidence.profiles.contains_key(&gpu.model));
+        let gpus: HashMap<i64, &DayGpu> = gpus.map(|(key, gpu)| (*key, gpu)).collect();
+        if gpus.is_empty() {
+            return Ok(());
+        }
+        let keys = serde_json::to_string(&gpus.keys().collect::<Vec<_>>())?;
+        let sql = "SELECT holder, gpu, gpu_instance, profile, min(minute_ns), max(minute_ns),
+                sum(within_ns + lent_ns + idle_ns + unmeasured_ns) AS held
+             FROM account WHERE minute_ns >= ?1 AND minute_ns < ?2 AND gpu IN (SELECT value FROM json_each(?3))
+             GROUP BY holder, gpu, gpu_instance, profile HAVING held > 0";
+        for [from, to] in account.spans([self.evidence.from, self.evidence.to], []) {
+            let found: Vec<_> =
+                rows(account.connection, sql, params![stored(from.0)?, stored(to.0)?, keys], |row| {
+                    let times = [Utc(loaded(row, 4)?), account.rolled.end_of(Utc(loaded(row, 5)?))];
+                    let held = Nanoseconds(loaded(row, 6)?);
+                    Ok((row.get(0)?, row.get(1)?, loaded_instance(row, 2)?, row.get(3)?, times, held))
+                })?;
+            for (holder, gpu, gpu_instance, profile, [begin, end], held) in found {
+                let id = self.id(holder)?;
+                let (Some(key), Some(gpu)) = (self.key(&id, from), gpus.get(&gpu)) else { continue };
+                let profile = self.profiles.get(&profile).cloned();
+                let rates = self.rates(gpu, profile.as_ref(), from);
+                let terms = account.rates.terms_of(&key.tenant, from).map(|terms| &terms.entry);
+                let rates = ChargedRates {
+                    slot: rates.map(|rates| rates.nano_per_gpu_hour()),
+                    gpu: rates.and_then(|rates| rates.gpu).map(|rate| rate.entry.nano),
+                    paid: Terms::of_idle(terms, WHOLE_RATE.into()),
+                };
+                let slot = SlotKey { uuid: Arc::clone(&gpu.gpu.uuid), gpu_instance };
+                let next = ChargedTime { from: begin, to: end, held, profile, rates };
+                self.evidence.slot(&key, slot).add_held(next);
+            }
+        }
+        Ok(())
     }
 
     fn read_runs(&mut self, with_memory: &mut BTreeSet<i64>) -> Result<(), Cause> {
@@ -285,7 +376,7 @@ impl<'a> EvidenceReader<'a> {
         with_memory.extend(rows::<i64, Vec<_>>(self.account.connection, sql, [], |row| row.get(0))?);
         let sql = "SELECT gpu, gpu_instance, holder, begin_ns, end_ns, last_use_ns, first_use_ns,
                 within_ns + lent_ns + idle_ns + unmeasured_ns + unavailable_ns,
-                used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns, unmeasured_ns + unavailable_ns
+                used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns, unmeasured_ns + unavailable_ns, memory_peak_kib
              FROM run WHERE end_ns >= ?1 ORDER BY end_ns";
         let found: Vec<(i64, Option<u32>, i64, SlotRun)> =
             rows(self.account.connection, sql, [stored(self.evidence.from.0)?], |row| {
@@ -299,6 +390,7 @@ impl<'a> EvidenceReader<'a> {
                     held: Nanoseconds(loaded(row, 7)?),
                     used: Nanoseconds(loaded(row, 8)?),
                     unknown: Nanoseconds(loaded(row, 9)?),
+                    memory_peak: Bytes(loaded(row, 10)?.saturating_mul(1024)),
                 };
                 Ok((row.get(0)?, loaded_instance(row, 1)?, row.get(2)?, run))
             })?;
@@ -336,7 +428,7 @@ impl<'a> EvidenceReader<'a> {
 
     fn add_shape(&mut self, id: &HolderId, at: Utc, series: Series, shape: &Shape) {
         if let Some(key) = self.key(id, at) {
-            self.evidence.add_shape(&key, series, shape);
+            self.evidence.add_shape(&key, id, series, shape);
         }
     }
 
@@ -414,7 +506,21 @@ fn open_run(run: &Run) -> SlotRun {
         held: Nanoseconds(parts.held()),
         used: Nanoseconds(run.amounts.used.total()),
         unknown: Nanoseconds(parts.unmeasured + parts.unavailable),
+        memory_peak: Bytes(run.amounts.memory_peak),
     }
+}
+
+/// The profile of a rate in force that names it for a model or a board, if it is for that board and a part of it: what a name says is
+/// nine tenths of its slices or more.
+fn sold(rate: &Rate, gpu: &DayGpu) -> Option<MigProfile> {
+    let RateSelector { uuid, model, mig_profile, .. } = &rate.selector;
+    let name = mig_profile.as_deref().filter(|name| !name.contains(['*', '?']))?;
+    let profile = MigProfile::by_name(name, gpu.memory?)?;
+    let said = u128::from(MigProfile::memory_by_name(name)?.0) * u128::from(profile.total);
+    let part = u128::from(gpu.memory?.0) * u128::from(profile.size);
+    let slot = PricedSlot { uuid: &gpu.gpu.uuid, model: &gpu.model, profile: Some(&profile) };
+    let is_sold = rate.kind == RateKind::InstanceHour && (uuid.is_some() || model.is_some());
+    (is_sold && said <= part && said * 10 >= part * 9 && rate.is_for(slot)).then_some(profile)
 }
 
 #[cfg(test)]

@@ -24,9 +24,6 @@ const MOST_WORKLOADS: usize = 16;
 /// How many stretches are named.
 const WORST: usize = 5;
 
-/// The memory slices of a GPU whose instances have not been seen.
-const SLICES: u64 = 8;
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FitRequest {
     /// Each a workload id, the name that all runs of a recurring workload have, or that name without its kind.
@@ -360,14 +357,13 @@ impl FitDraft {
         let name = self.request.on.as_deref().unwrap_or(most);
         let known = self.targets.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         let model = self.targets.get(most).cloned().unwrap_or_default();
-        match (known, memory_of_profile(name)) {
+        match (known, MigProfile::memory_by_name(name)) {
             (_, Some(memory)) => {
                 let of_name = self.profiles.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
                 let known = of_name.and_then(|(_, of)| of.get(most).or_else(|| of.values().next()));
                 let known = known.cloned().unwrap_or_default();
-                let profile = known.profile.as_ref().map(|profile| [profile.size, profile.total]);
-                let slices = profile.or_else(|| Some([slices(memory, model.memory?)?, SLICES]));
-                let Some([size, total]) = slices else {
+                let profile = known.profile.or_else(|| MigProfile::by_name(name, model.memory?));
+                let Some(MigProfile { size, total, .. }) = profile else {
                     return Err(format!(
                         "{name} is no part of a known size of {most}: its memory is not recorded, or is smaller"
                     ));
@@ -492,21 +488,6 @@ impl FitDraft {
         note(true, "nothing is known of latency: work of two that shares a GPU waits for each other");
         notes
     }
-}
-
-/// The memory that the name of a profile says, as `1g.10gb`; none of another name.
-fn memory_of_profile(name: &str) -> Option<Bytes> {
-    let (compute, rest) = name.split_once("g.")?;
-    let memory = rest.split_once("gb")?.0;
-    compute.parse::<u8>().ok().filter(|slices| *slices > 0)?;
-    let gigabytes: u64 = memory.parse::<u16>().ok()?.into();
-    Some(Bytes(gigabytes * 1_000_000_000)).filter(|memory| memory.0 > 0)
-}
-
-/// How many memory slices of a GPU are nearest to an instance's memory; none where that is more than the GPU has.
-fn slices(memory: Bytes, of: Bytes) -> Option<u64> {
-    let slices = (memory.0 * SLICES).checked_add(of.0 / 2)?.checked_div(of.0)?.max(1);
-    (slices <= SLICES).then_some(slices)
 }
 
 /// GPUs on average.

@@ -14,7 +14,7 @@ fn advice(request: &AdviceRequest) -> Advice {
 }
 
 /// What is compared.
-fn shown(finding: &AdviceFinding) -> (&str, &str, Nanoseconds, Option<i128>) {
+pub fn shown(finding: &AdviceFinding) -> (&str, &str, Nanoseconds, Option<i128>) {
     (&finding.id, &finding.what, finding.time, finding.amount.map(|amount| amount.0))
 }
 

@@ -6,6 +6,7 @@ mod node;
 mod quantiles;
 mod scenario;
 mod serving;
+mod smaller;
 mod whole_fleet;
 
 use std::collections::{BTreeMap, BTreeSet};

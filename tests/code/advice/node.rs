@@ -1,10 +1,11 @@
 //! Advice from the ledger of one node.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::LazyLock;
 
-use gpumeter::accounting::advice::{Advice, AdviceFinding, AdviceRequest, Dismissal};
-use gpumeter::accounting::billing::{BillRequest, ExactMoney};
+use gpumeter::accounting::advice::{Advice, AdviceFinding, AdviceRequest, Dismissal, FindingKind};
+use gpumeter::accounting::billing::{BillRequest, ExactMoney, RateKind};
 use gpumeter::accounting::ledger::Reader;
 use gpumeter::cli::demo::HistoryExtent;
 use gpumeter::meter::health::RULES;
@@ -113,11 +114,22 @@ fn findings_say_what_was_counted_and_what_it_cost_under_the_terms_of_the_tenant(
 
 #[test]
 fn the_stretches_of_a_finding_are_idle_time_of_lines_of_the_bill_at_their_rates() {
-    let listed = all();
+    check_stretches(&WRITTEN.ledger());
+}
+
+/// Checks that each stretch is at most what a line of the bill was idle, or of a smaller instance what it held, at its rate; and that
+/// no time is in two findings.
+pub fn check_stretches(ledger: &Path) {
+    let advice = |request: &AdviceRequest| Reader::open(ledger).unwrap().advice(request).unwrap();
+    let listed = advice(&AdviceRequest::default());
     let request = BillRequest { from: Some(listed.from), to: Some(listed.to), ..BillRequest::default() };
-    let bill = Reader::open(&WRITTEN.ledger()).unwrap().bill(&request).unwrap();
-    let mut claimed = BTreeMap::<(String, String), u64>::new();
-    for AdviceFinding { id, time, amount, .. } in listed.findings.iter().filter(|one| one.amount.is_some()) {
+    let bill = Reader::open(ledger).unwrap().bill(&request).unwrap();
+    let mut claimed = BTreeMap::<(String, String), [u64; 2]>::new();
+    let rates = bill.rates.iter().filter(|rate| rate.unit == RateKind::GpuHour);
+    let rate = rates.map(|rate| rate.nano().unwrap()).max().unwrap();
+    for AdviceFinding { id, kind, time, amount, .. } in
+        listed.findings.iter().filter(|one| one.amount.is_some())
+    {
         let [explained] = <[AdviceFinding; 1]>::try_from(advice(&explaining(id)).findings).unwrap();
         let sum: Nanoseconds = explained.stretches.iter().map(|stretch| stretch.time).sum();
         let money: i128 = explained.stretches.iter().map(|stretch| stretch.amount.unwrap().0).sum();
@@ -130,15 +142,19 @@ fn the_stretches_of_a_finding_are_idle_time_of_lines_of_the_bill_at_their_rates(
                         || line.holder.outer().is_some_and(|outer| outer.name() == stretch.workload))
             });
             let idle: u64 = own.clone().map(|line| line.amounts.parts.idle).sum();
-            let rate = bill.rates.iter().map(|rate| rate.nano().unwrap()).max().unwrap();
-            let most = ExactMoney::of_time(rate, idle).floor();
-            assert!(stretch.time.0 <= idle && stretch.amount.unwrap() <= most, "{stretch:?} of {idle}");
+            let held: u64 = own.map(|line| line.amounts.parts.held()).sum();
+            let is_held = *kind == FindingKind::SmallerInstance;
+            let limit = if is_held { held } else { idle };
+            let most = ExactMoney::of_time(rate, limit).floor();
+            assert!(stretch.time.0 <= limit && stretch.amount.unwrap() <= most, "{stretch:?} of {limit}");
             let key = (stretch.workload.clone(), stretch.gpu.uuid.to_string());
-            let sum = claimed.entry(key).or_default();
-            *sum += stretch.time.0;
-            assert!(*sum <= idle, "time is in two findings: {stretch:?}");
+            let [of_idle, of_all] = claimed.entry(key).or_default();
+            *of_idle += if is_held { 0 } else { stretch.time.0 };
+            *of_all += stretch.time.0;
+            assert!(*of_idle <= idle && *of_all <= held, "time is in two findings: {stretch:?}");
         }
     }
+    assert!(!claimed.is_empty());
 }
 
 #[test]

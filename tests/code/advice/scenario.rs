@@ -14,15 +14,15 @@ advice:
     - {match: {slurm_account: a1-silent-warm}, class: warm}
 ";
 
-fn job(tenant: &str, first: u64) -> Value {
+pub fn job(tenant: &str, first: u64) -> Value {
     json!({ "job": { "cluster": "c", "account": tenant, "user": "ada", "first": first } })
 }
 
-fn pod(tenant: &str, owner_kind: &str) -> Value {
+pub fn pod(tenant: &str, owner_kind: &str) -> Value {
     json!({ "pod": { "namespace": tenant, "name": "main", "owner_kind": owner_kind, "owner": "main" } })
 }
 
-fn workload(holder: Value, gpus: &[u32], memory_gib: u64, runs: Value, activity: Value) -> Value {
+pub fn workload(holder: Value, gpus: &[u32], memory_gib: u64, runs: Value, activity: Value) -> Value {
     let mut workload =
         json!({ "holder": holder, "gpus": gpus, "memory_gib": memory_gib, "activity": activity });
     if !runs.is_null() {
@@ -31,7 +31,7 @@ fn workload(holder: Value, gpus: &[u32], memory_gib: u64, runs: Value, activity:
     workload
 }
 
-fn daily(at: &str, minutes: u64) -> Value {
+pub fn daily(at: &str, minutes: u64) -> Value {
     json!({ "days": "mon-sun", "at": at, "minutes": minutes })
 }
 

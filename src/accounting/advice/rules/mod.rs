@@ -8,7 +8,9 @@ mod no_process;
 mod open_session;
 mod runs;
 mod shallow;
+mod shapes;
 mod slowed;
+mod smaller_instance;
 mod spare_replicas;
 mod unused_gpus;
 
@@ -19,7 +21,7 @@ use super::evidence::{AdviceEvidence, IdleStretch, SlotEvidence, SlotKey, Worklo
 use super::finding::FindingKind;
 use super::gates::{NEWEST, is_wait_known, lasts};
 use crate::accounting::billing::ExactMoney;
-use crate::model::{Grade, Nanoseconds, Utc, WorkloadClass};
+use crate::model::{Grade, Nanoseconds, Series, Shape, Utc, WorkloadClass};
 
 /// A rule, with what it says of each of its findings.
 pub(super) struct AdviceRule {
@@ -41,6 +43,7 @@ pub(super) const RULES: &[AdviceRule] = &[
     idle_end::RULE,
     open_session::RULE,
     no_process::RULE,
+    smaller_instance::RULE,
     slowed::RULE,
     shallow::RULE,
 ];
@@ -88,6 +91,8 @@ pub(super) struct Known<'a> {
     /// Whether the reader may see only a part of the account.
     pub(super) is_partial: bool,
     claimed: BTreeMap<(&'a WorkloadKey, &'a SlotKey), Vec<[Utc; 2]>>,
+    /// The groups that would fit on a smaller instance, by tenant and name.
+    smaller: BTreeSet<(&'a str, &'a str)>,
 }
 
 /// What a rule found of a group.
@@ -162,11 +167,14 @@ impl<'a> WorkloadGroup<'a> {
 
 impl<'a> Known<'a> {
     pub(super) const fn new(evidence: &'a AdviceEvidence, is_partial: bool) -> Self {
-        Self { evidence, is_partial, claimed: BTreeMap::new() }
+        Self { evidence, is_partial, claimed: BTreeMap::new(), smaller: BTreeSet::new() }
     }
 
     /// Keeps the time of a finding from later rules.
-    pub(super) fn claim(&mut self, found: &FoundAdvice<'a>) {
+    pub(super) fn claim(&mut self, kind: FindingKind, group: &WorkloadGroup<'a>, found: &FoundAdvice<'a>) {
+        if kind == FindingKind::SmallerInstance {
+            self.smaller.insert((group.tenant, group.name));
+        }
         for FoundStretch { key, slot, stretch } in &found.stretches {
             self.claimed.entry((key, slot)).or_default().push([stretch.from, stretch.to]);
         }
@@ -192,6 +200,20 @@ impl<'a> Known<'a> {
         let mut claimed = self.claimed.get(&(key, slot)).cloned().unwrap_or_default();
         claimed.sort_unstable();
         evidence.stretches.iter().flat_map(move |stretch| without(*stretch, &claimed))
+    }
+
+    /// The shapes of a group; none where there are none.
+    fn shapes<const N: usize>(
+        &self,
+        group: &WorkloadGroup<'a>,
+        series: [Series; N],
+    ) -> Option<[&'a Shape; N]> {
+        let shapes = self.evidence.shapes.get(&(Arc::from(group.tenant), Arc::from(group.name)))?;
+        Some(series.map(|series| &shapes[series as usize]))
+    }
+
+    fn has_smaller(&self, group: &WorkloadGroup<'a>) -> bool {
+        self.smaller.contains(&(group.tenant, group.name))
     }
 
     fn is_recent(&self, at: Utc) -> bool {

@@ -1,13 +1,12 @@
 //! A11: a hypothesis of workloads that keep a GPU busy with few of its multiprocessors. Busy time alone cannot show it: one
 //! multiprocessor of 132 makes a GPU 100 % busy.
 
-use std::sync::Arc;
-
 use super::runs::runs;
+use super::shapes::{LEAST_ALONE, alone, is_mostly_alone, share_from};
 use super::{AdviceRule, FoundAdvice, Known, WorkloadGroup, hours};
 use crate::accounting::advice::finding::FindingKind;
 use crate::accounting::advice::gates::Recurrence;
-use crate::model::{EDGES, Nanoseconds, Series, Shape};
+use crate::model::{Nanoseconds, Series, Shape};
 
 pub(super) const RULE: AdviceRule = AdviceRule {
     kind: FindingKind::BusyButShallow,
@@ -20,20 +19,20 @@ pub(super) const RULE: AdviceRule = AdviceRule {
     find,
 };
 
-/// Time alone on its GPUs of which the shares are known.
-const LEAST_ALONE: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
-
 fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<'a>> {
+    // The same, and more certain.
+    if known.has_smaller(group) {
+        return None;
+    }
     let mut recurrence = Recurrence::default();
     runs(group).iter().for_each(|run| run.add_to(&mut recurrence));
-    let sums = known.evidence.shapes.get(&(Arc::from(group.tenant), Arc::from(group.name)))?;
+    let series = [Series::Busy, Series::Sm, Series::Tensor, Series::Fp64, Series::Dram];
+    let [busy, sm, tensor, fp64, dram] = known.shapes(group, series)?;
     let slots = group.slots().map(|(key, _, slot, _)| (key, slot)).collect();
-    let of = |series: Series| &sums[series as usize];
-    let (busy, sm) = (of(Series::Busy), of(Series::Sm));
     let is_shallow = is_shallow(share_from(busy, 80)?, share_from(sm, 20)?);
     // Where one of them is not known, it may be the limit.
-    let has_limit = [share_from(of(Series::Fp64), 50)? >= 500, share_from(of(Series::Dram), 50)? >= 500];
-    let is_fp64 = share_from(of(Series::Fp64), 10)? >= 100;
+    let has_limit = [share_from(fp64, 50)? >= 500, share_from(dram, 50)? >= 500];
+    let is_fp64 = share_from(fp64, 10)? >= 100;
     let is_known = alone(sm) >= LEAST_ALONE.0.into() && is_mostly_alone(busy) && is_mostly_alone(sm);
     if !is_shallow
         || is_fp64
@@ -44,7 +43,7 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
         return None;
     }
     let extent = Nanoseconds(u64::try_from(alone(sm)).unwrap_or(u64::MAX));
-    let cause = cause(of(Series::Tensor), of(Series::Dram)).map(|cause| format!("; {cause}"));
+    let cause = cause(tensor, dram).map(|cause| format!("; {cause}"));
     let what = format!(
         "busy, but with at most 20 % of the multiprocessors, over {} alone on the GPU{}",
         hours(extent),
@@ -85,26 +84,10 @@ fn cause(tensor: &Shape, dram: &Shape) -> Option<&'static str> {
     }
 }
 
-fn alone(shape: &Shape) -> u128 {
-    shape.0[..EDGES.len()].iter().map(|time| u128::from(*time)).sum()
-}
-
-/// Whether at most a twentieth of the time was shared or unknown.
-fn is_mostly_alone(shape: &Shape) -> bool {
-    let rest: u128 = shape.0[EDGES.len()..].iter().map(|time| u128::from(*time)).sum();
-    rest * 19 <= alone(shape)
-}
-
-/// The share of the time alone with at least so many percent, in thousandths; none without such time.
-fn share_from(shape: &Shape, percent: u16) -> Option<u128> {
-    let bins = EDGES.iter().zip(&shape.0).filter(|(edge, _)| **edge >= percent);
-    let above: u128 = bins.map(|(_, time)| u128::from(*time)).sum();
-    (above * 1_000).checked_div(alone(shape))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::EDGES;
 
     #[test]
     fn what_the_driver_does_not_tell_is_no_cause() {
