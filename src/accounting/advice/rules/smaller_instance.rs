@@ -5,12 +5,14 @@
 use super::runs::{WholeRun, runs};
 use super::shapes::{LEAST_ALONE, alone, at_work, is_mostly_alone, most_at_work};
 use super::{AdviceRule, FoundAdvice, FoundStretch, Known, WorkloadGroup, hours, sum};
-use crate::accounting::advice::evidence::{ChargedTime, IdleStretch, ProcessPresence, ProfilePrice, SlotRun};
+use crate::accounting::advice::evidence::{
+    ChargedTime, IdleStretch, ProcessPresence, ProfilePrice, SlotRun, WorkloadKey,
+};
 use crate::accounting::advice::finding::FindingKind;
 use crate::accounting::advice::gates::{LEAST_TIME, Recurrence};
 use crate::accounting::advice::job_notes::gibibytes;
 use crate::accounting::billing::WHOLE_RATE;
-use crate::model::{Bytes, Microjoules, MigProfile, Nanoseconds, Series, Shape, WorkloadClass};
+use crate::model::{Bytes, HolderKind, Microjoules, MigProfile, Nanoseconds, Series, Shape, WorkloadClass};
 
 pub(super) const RULE: AdviceRule = AdviceRule {
     kind: FindingKind::SmallerInstance,
@@ -53,7 +55,7 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
     let mut recurrence = Recurrence::default();
     let runs = runs(group);
     runs.iter().for_each(|run| run.add_to(&mut recurrence));
-    if !may_wait(group) || !recurrence.is_enough(known.evidence.to) {
+    if !may_wait(group) || has_pods_at_once(group) || !recurrence.is_enough(known.evidence.to) {
         return None;
     }
     let need = SlotNeed::of(known, group, &runs)?;
@@ -84,6 +86,23 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
 fn may_wait(group: &WorkloadGroup<'_>) -> bool {
     use WorkloadClass::{Batch, Interactive, Interruptible};
     group.slots().all(|(_, class, ..)| matches!(class, Batch | Interruptible | Interactive))
+}
+
+/// Whether pods of one owner held slots at one time: they may be ranks of one program, which need each other's GPUs.
+fn has_pods_at_once(group: &WorkloadGroup<'_>) -> bool {
+    let pods = group.slots().filter(|(key, ..)| key.workload.kind() == HolderKind::Pod);
+    let mut runs: Vec<(&SlotRun, &WorkloadKey)> =
+        pods.flat_map(|(key, _, _, evidence)| evidence.runs.iter().map(move |run| (run, key))).collect();
+    runs.sort_by_key(|(run, _)| run.begin);
+    let mut last: Option<(&SlotRun, &WorkloadKey)> = None;
+    runs.into_iter().any(|(run, key)| {
+        // Rows of one quarter hour may be of pods that followed each other.
+        let is_later = last.is_none_or(|(before, of)| *of == *key || before.end <= run.begin.plus(run.grid));
+        if last.is_none_or(|(before, _)| before.end < run.end) {
+            last = Some((run, key));
+        }
+        !is_later
+    })
 }
 
 impl<'a> SlotNeed<'a> {
@@ -542,5 +561,29 @@ mod tests {
         assert!(!known.has_smaller(&group));
         known.claim(FindingKind::SmallerInstance, &group, &found);
         assert!(known.has_smaller(&group));
+    }
+
+    #[test]
+    fn ranks_of_one_program_in_several_pods_are_silent() {
+        let with_pods = |begins: [u64; 2]| {
+            changed(|evidence| {
+                let workloads = std::mem::take(&mut evidence.workloads);
+                let (_, one) = workloads.into_iter().next().unwrap();
+                for (pod, begin) in begins.into_iter().enumerate() {
+                    let runs = (0..10).map(|day| run(begin + 2 * day, 7 << 10));
+                    let mut of_pod = one.clone();
+                    of_pod.slots[0].1.held = runs.clone().map(|run| held(&run)).collect();
+                    of_pod.slots[0].1.runs = runs.collect();
+                    let key = WorkloadKey::of("lab".into(), &HolderId::new(format!("k8s:u{pod}")));
+                    evidence.workloads.insert(key, of_pod);
+                }
+            })
+        };
+        assert_eq!(
+            with_pods([0, 1]).map(|(profile, ..)| profile).as_deref(),
+            Some("1g.10gb"),
+            "one after the other"
+        );
+        assert_eq!(with_pods([0, 0]), None);
     }
 }
