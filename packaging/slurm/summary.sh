@@ -25,11 +25,11 @@ log() {
 }
 
 # Runs a command of this script later. Slurm kills the process group of an epilog at its end, and waits until its output
-# is closed.
+# is closed. So this waits for the end of a pipe, which the command closes when it has left that group.
 later() {
     seconds=$1
     shift
-    setsid sh -c 'sleep "$1"; shift; exec sh "$@"' later "$seconds" "$0" "$@" </dev/null >/dev/null 2>&1 &
+    : "$(setsid sh -c 'exec >/dev/null; sleep "$1"; shift; exec sh "$@"' later "$seconds" "$0" "$@" </dev/null 2>/dev/null &)"
 }
 
 # The last line that a command wrote to a file.
@@ -53,9 +53,10 @@ write_summary() {
     rm -f "$new" "$new.problem"
 }
 
-# What is stored of a job.
+# What is stored of a job; fails if that is not known.
 comment() {
-    timeout 60 sacct --noheader --parsable2 --allocations --jobs "$1" --format AdminComment | tail -n 1
+    stored=$(timeout 60 sacct --noheader --parsable2 --allocations --jobs "$1" --format AdminComment) || return
+    printf '%s\n' "$stored" | tail -n 1
 }
 
 # Adds up the summaries of the nodes and stores the sum.
@@ -64,12 +65,14 @@ store_sum() {
     [ -e "$2" ] || return
     job=$1
     shift
-    case $(comment "$job") in
+    text=$(comment "$job") || { log "job $job: sacct does not tell its AdminComment"; return; }
+    case $text in
         '' | "$mark"*) ;;
         *) log "job $job: its AdminComment is not of gpumeter and stays"; return ;;
     esac
     sum=$(timeout 60 gpumeter job --sum "$@" --json --brief) || { log "job $job: its nodes do not add up"; return; }
-    text=$mark$(printf '%s\n' "$sum" | gzip -9 -n | base64 | tr -d '\n')
+    # sacctmgr before 23.02 changes all letters to lower case.
+    text=$mark$(printf '%s\n' "$sum" | gzip -9 -n | base32 -w 0 | tr A-Z a-z)
     if [ ${#text} -gt $longest ]; then
         log "job $job: its summary has ${#text} bytes, more than an AdminComment holds"
         return
@@ -83,9 +86,9 @@ store_sum() {
 
 # Prints what is stored of a job.
 show() {
-    text=$(comment "$1")
+    text=$(comment "$1") || return
     case $text in
-        "$mark"*) printf '%s' "${text#"$mark"}" | base64 -d | gzip -d | gpumeter job --sum /dev/stdin ;;
+        "$mark"*) printf '%s' "${text#"$mark"}" | tr a-z A-Z | base32 -d | gzip -d | gpumeter job --sum /dev/stdin ;;
         *) printf '%s\n' "job $1 has no summary in its AdminComment" >&2; return 1 ;;
     esac
 }

@@ -1,70 +1,25 @@
-//! `packaging/slurm/summary.sh` with a fake `sacct` and a fake `sacctmgr` that keep one job's AdminComment in a file.
+//! What `packaging/slurm/summary.sh` does where something fails, with fake commands; `.ci/interop slurm` runs it in a real Slurm.
 
 use std::fs;
-use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
-use base64::Engine;
-use serde_json::json;
+use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::running::PATIENCE;
+use crate::running::wait_until;
 use crate::slurm_health::write_program;
 
-/// A cluster with slurmdbd in a directory.
+/// A cluster with slurmdbd in a directory, in which each command fails until it is written anew.
 struct Site {
     directory: tempfile::TempDir,
 }
-
-/// Prints what is stored, as `sacct -nPX -o AdminComment` does.
-const SACCT: &str = "#!/bin/sh\ncd \"$(dirname \"$0\")\" && cat comment && echo\n";
-
-/// Stores what `sacctmgr modify job where jobid=4711 set AdminComment=TEXT` is given.
-const SACCTMGR: &str = r#"#!/bin/sh
-cd "$(dirname "$0")" || exit 1
-case "$*" in
-    "--immediate --quiet modify job where jobid=4711 set AdminComment="*)
-        for last; do :; done
-        printf '%s' "${last#AdminComment=}" >comment ;;
-    *) echo "$*" >&2; exit 1 ;;
-esac
-"#;
-
-/// Prints the summary of the node that the file `node` names; the sum is that of the real program.
-const GPUMETER: &str = r#"#!/bin/sh
-case $2 in
-    --sum) exec REAL "$@" ;;
-    *) [ "$*" = "job 4711 --raw --json --brief --cluster alpha" ] || { echo "unknown: $*" >&2; exit 2; }
-       exec cat "$(dirname "$0")/$(cat "$(dirname "$0")/node").node" ;;
-esac
-"#;
 
 impl Site {
     fn new() -> Self {
         let site = Self { directory: tempfile::tempdir().unwrap() };
         fs::create_dir(site.path("jobs")).unwrap();
-        for (name, text) in [
-            ("sacct", SACCT),
-            ("sacctmgr", SACCTMGR),
-            ("gpumeter", &GPUMETER.replace("REAL", env!("CARGO_BIN_EXE_gpumeter"))),
-            ("logger", "#!/bin/sh\nexit 1\n"),
-        ] {
-            write_program(&site.path(name), text);
-        }
-        fs::write(site.path("comment"), "").unwrap();
-        for node in ["n1", "n2"] {
-            let usage = json!({"start": "2026-11-01T00:00:00Z", "end": "2026-11-01T01:00:00Z",
-                "held_ns": 3_600_000_000_000_u64, "used_ns": 0, "lent_ns": 0, "idle_ns": 3_600_000_000_000_u64,
-                "unmeasured_ns": 0, "unavailable_ns": 0, "efficiency": 0.0, "activity": 0.0, "busy_ns": 0,
-                "measured_slot_ns": 1, "memory_peak_bytes": 0, "energy_uj": null, "money": null});
-            let mut gpu = json!({"node": node, "gpu": 0, "uuid": format!("GPU-{node}")});
-            gpu.as_object_mut().unwrap().extend(usage.as_object().unwrap().clone());
-            let summary = json!({"job": "4711", "class": "batch", "labels": [["slurm_account", "bio"]], "nodes": [node],
-                "simulated": false, "accounted_until": "2026-11-01T02:00:00Z", "time_zone": "UTC", "currency": null,
-                "total": usage, "gpus": [gpu], "steps": []});
-            fs::write(site.path(&format!("{node}.node")), summary.to_string()).unwrap();
-        }
+        ["sacct", "sacctmgr", "gpumeter", "logger"].iter().for_each(|name| site.write(name, "exit 1"));
         site
     }
 
@@ -72,96 +27,73 @@ impl Site {
         self.directory.path().join(name)
     }
 
-    fn comment(&self) -> String {
-        fs::read_to_string(self.path("comment")).unwrap()
+    fn write(&self, command: &str, text: &str) {
+        write_program(&self.path(command), &format!("#!/bin/sh\n{text}\n"));
     }
 
-    /// Runs the script with these arguments and variables.
-    fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    /// Runs the script with these arguments.
+    fn command(&self, arguments: &[&str]) -> Command {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/summary.sh");
-        Command::new("sh")
+        let mut command = Command::new("sh");
+        command
             .arg(script)
             .args(arguments)
             .env_clear()
             .env("GPUMETER_SUMMARY_PATH", format!("{}:/usr/bin:/bin", self.directory.path().display()))
-            .env("GPUMETER_SUMMARIES", self.path("jobs"))
-            .env("GPUMETER_JOB_OPTIONS", "--cluster alpha")
-            .envs(variables.iter().copied())
-            .output()
-            .unwrap()
+            .env("GPUMETER_SUMMARIES", self.path("jobs"));
+        command
     }
 
-    /// Runs the epilog of a node, without its wait, and waits for the summary.
-    fn epilog(&self, node: &str) {
-        fs::write(self.path("node"), node).unwrap();
-        let variables =
-            [("SLURM_JOB_ID", "4711"), ("SLURMD_NODENAME", node), ("GPUMETER_SUMMARY_DELAY", "0")];
-        let ended = self.run(&[], &variables);
-        assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
-        let file = self.path(&format!("jobs/4711.{node}.json"));
-        let begun = Instant::now();
-        while !file.exists() {
-            assert!(begun.elapsed() < PATIENCE, "no summary of {node}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+    /// What it logs; it always ends with 0.
+    fn log(&self, arguments: &[&str]) -> String {
+        let Output { status, stderr, .. } = self.command(arguments).output().unwrap();
+        assert!(status.success());
+        String::from_utf8(stderr).unwrap()
+    }
+
+    fn summaries(&self) -> Vec<String> {
+        let files = fs::read_dir(self.path("jobs")).unwrap();
+        let mut names: Vec<String> =
+            files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
     }
 }
 
 #[test]
-fn the_summaries_of_all_nodes_are_stored_with_the_job_and_printed_again() {
+fn a_summary_is_written_although_slurm_kills_the_process_group_of_the_epilog_at_its_end() {
     let site = Site::new();
-    site.epilog("n1");
-    site.epilog("n2");
-    let variables = [
-        ("SLURM_JOB_ID", "4711"),
-        ("SLURM_SCRIPT_CONTEXT", "epilog_slurmctld"),
-        ("GPUMETER_SUMMARY_DELAY", "-60"),
-    ];
-    let ended = site.run(&[], &variables);
-    assert!(ended.status.success(), "{ended:?}");
-    let begun = Instant::now();
-    while !site.comment().starts_with("gpumeter1:") || site.path("jobs/4711.n2.json").exists() {
-        assert!(begun.elapsed() < PATIENCE, "nothing is stored: {}", site.comment());
-        std::thread::sleep(Duration::from_millis(5));
+    site.write("gpumeter", "echo '{}'");
+    let nodes: Vec<String> = (0..9).map(|number| format!("4711.n{number}.json")).collect();
+    for number in 0..nodes.len() {
+        let mut epilog = site.command(&[]);
+        epilog.envs([("SLURM_JOB_ID", "4711"), ("GPUMETER_SUMMARY_DELAY", "0.1")]);
+        let mut epilog =
+            epilog.env("SLURMD_NODENAME", format!("n{number}")).process_group(0).spawn().unwrap();
+        let group = Pid::from_child(&epilog);
+        assert!(epilog.wait().unwrap().success());
+        // There is none any more.
+        let _ = kill_process_group(group, Signal::KILL);
     }
-    assert!(!site.comment().contains(['\n', ' ', '|']), "{}", site.comment());
-    let shown = site.run(&["show", "4711"], &[]);
-    let text = String::from_utf8(shown.stdout).unwrap();
-    assert!(text.starts_with("Job 4711 on n1, n2\naccount       bio\n"), "{text}");
-    assert!(text.lines().any(|line| line.starts_with("total     2.0000")), "{text}");
-    assert!(text.contains("\nnotes\n  none of its 2 GPUs was ever used\n"), "{text}");
-    // Programs that read sacct find the notes too.
-    let stored = site.comment();
-    let stored = stored.strip_prefix("gpumeter1:").unwrap();
-    let packed = base64::engine::general_purpose::STANDARD.decode(stored).unwrap();
-    let mut json = String::new();
-    flate2::read::GzDecoder::new(&*packed).read_to_string(&mut json).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&json["schema"], &json["notes"][0]["kind"]), (&1.into(), &"never_used".into()));
+    wait_until("the summaries", || site.summaries() == nodes);
 }
 
 #[test]
-fn a_comment_of_somebody_else_and_a_job_without_gpus_stay_as_they_are() {
+fn a_job_without_gpus_and_what_is_not_known_change_nothing_and_are_logged() {
     let site = Site::new();
-    site.epilog("n1");
-    fs::write(site.path("comment"), "JS1:abc").unwrap();
-    let ended = site.run(&["store", "4711"], &[]);
-    assert!(ended.status.success());
-    assert!(String::from_utf8_lossy(&ended.stderr).contains("is not of gpumeter and stays"), "{ended:?}");
-    assert_eq!(site.comment(), "JS1:abc");
-    let shown = site.run(&["show", "4711"], &[]);
-    assert_eq!(shown.status.code(), Some(1), "{shown:?}");
-    let ended = site.run(&["store", "4712"], &[]);
-    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
     // `gpumeter job` ends with status 1 where the job had no GPU.
-    write_program(&site.path("gpumeter"), "#!/bin/sh\nexit 1\n");
-    let ended = site.run(&["write", "4713", "n1"], &[]);
-    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
-    write_program(&site.path("gpumeter"), "#!/bin/sh\necho 'is the agent running?' >&2\nexit 2\n");
-    let ended = site.run(&["write", "4713", "n1"], &[]);
-    let log = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(site.log(&["write", "4713", "n1"]), "");
+    assert_eq!(site.log(&["store", "4713"]), "", "nothing is there to store");
+    site.write("gpumeter", "echo 'is the agent running?' >&2\nexit 2");
+    let log = site.log(&["write", "4713", "n1"]);
     assert!(log.contains("job 4713: there is no summary of n1: is the agent running?"), "{log}");
-    let left: Vec<_> =
-        fs::read_dir(site.path("jobs")).unwrap().map(|file| file.unwrap().file_name()).collect();
-    assert_eq!(left, ["4711.n1.json"]);
+    assert_eq!(site.summaries(), [""; 0]);
+    site.write("gpumeter", "echo '{}'");
+    site.write("sacctmgr", "touch \"$(dirname \"$0\")/stored\"");
+    assert_eq!(site.log(&["write", "4711", "n1"]), "");
+    let log = site.log(&["store", "4711"]);
+    assert!(log.contains("job 4711: sacct does not tell its AdminComment"), "{log}");
+    assert!(!site.path("stored").exists(), "it may be a foreign one");
+    assert!(!site.command(&["show", "4711"]).status().unwrap().success());
+    assert_eq!(site.summaries(), ["4711.n1.json"]);
 }

@@ -19,13 +19,14 @@ CYCLE = 4  # seconds of the scenario, which repeats
 
 
 class HostNode:
-    """One H100 for each demand, with a process that wants it for that share of the time."""
+    """One H100 for each demand, with a process that wants it for that share of the time, or none. A further node has a folder, and none
+    of this machine's processes."""
 
-    def __init__(self, suite, demands, config):
+    def __init__(self, suite, demands, config, folder=None):
         if os.geteuid() != 0:
             raise Failed("only root may look at the processes of others and choose pids: run the suite as root")
         self.suite = suite
-        self.folder = suite.folder
+        self.folder = folder or suite.folder
         self.folder.chmod(0o755)
         self.pids = free_pids(len(demands))
         self.worker = build_worker(self.folder)
@@ -35,8 +36,9 @@ class HostNode:
         lend_library(suite, self.driver)
         # The simulated driver lists a pid even without such a process.
         processes = [{"pid": pid, "name": "work", "gpu": gpu, "phases": phases(demand)}
-                     for gpu, (pid, demand) in enumerate(zip(self.pids, demands))]
-        scenario = {"driver_version": "590.48.01", "cycle_seconds": CYCLE,
+                     for gpu, (pid, demand) in enumerate(zip(self.pids, demands)) if demand is not None]
+        # Boards of their own.
+        scenario = {"driver_version": "590.48.01", "cycle_seconds": CYCLE, "seed": self.pids[0],
                     "gpus": [{"profile": "h100", "count": len(demands)}], "processes": processes}
         (self.driver / "scenario").write_text(json.dumps(scenario))
         self.port = free_port()
@@ -45,7 +47,9 @@ class HostNode:
         path.write_text(config + f"ledger: {{path: {self.folder}/ledger/ledger.db}}\n"
                         f"web: {{control: {self.folder}/control.sock}}\n")
         self.config = path
-        self.program = suite.start("agent", GPUMETER, "run", "--config", path, "--nvml-library", self.library,
+        # Another node does not see this machine's processes.
+        apart = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child") if folder else ()
+        self.program = suite.start(f"agent-{folder.name}" if folder else "agent", *apart, GPUMETER, "run", "--config", path, "--nvml-library", self.library,
                                    "--listen", f"127.0.0.1:{self.port}")
         wait_for("all GPUs", 30, lambda: self.page().count("\ngpu_up{") == len(demands), self.program)
 

@@ -1,21 +1,25 @@
-"""A real Slurm on this machine: slurmctld, slurmd and munged of the distribution, the project's prolog and epilog.
+"""A real Slurm on this machine: slurmctld, slurmd, slurmdbd and munged of the distribution, the project's prolog and epilog.
 
 Jobs' processes are those that the simulated driver lists. What the agent bills is held against what Slurm itself says of
-each job: when it began and ended, on which GPUs, of which account and user. GPUMETER_SMOKE=1: one job.
+each job: when it began and ended, on which GPUs, of which account and user. GPUMETER_SMOKE=1: one job and its summary.
 """
 
+import base64
+import gzip
+import json
 import os
 import pwd
 import shutil
 import socket
 import subprocess
 from datetime import datetime, timezone
+from pathlib import Path
 
 import harness
-from harness import PATIENCE, ROOT, SMOKE, Failed, free_port, wait_for
+from harness import GPUMETER, PATIENCE, ROOT, SMOKE, Failed, free_port, wait_for
 from host_node import HostNode
 
-# GPUs of the first node, each whole or in so many shards; the second node has one more.
+# GPUs of the first node, each whole or in so many shards; the second node has one more. The third is a machine of its own, with one.
 GPUS, SHARDS = 8, 4
 DEMAND = 0.5
 # Seconds for which a job works whose processes are looked at meanwhile.
@@ -23,16 +27,44 @@ WORK = 60
 # Holdings begin and end when the agent reads them, once per second, and Slurm reports times in whole seconds.
 TOLERANCE = 3
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "salloc", "srun", "scontrol", "squeue", "scancel", "sinfo")
+# As another program writes it.
+FOREIGN = "JS1:H4sIAAAA"
+# Seconds after a job: when its minute is accounted, and a while later.
+NODES_DELAY, CONTROLLER_DELAY = 95, 135
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "sbatch", "salloc", "srun", "scontrol", "squeue", "scancel", "sinfo",
+            "sacct", "sacctmgr")
 
 # The scripts of the project that Slurm runs around jobs, with the directories of the suite's agent.
 HOOK = """#!/bin/sh
 [ -e {folder}/lose-{name}-of-$SLURM_JOB_ID ] && exit 0
 began=$(date +%s%N)
-GPUMETER_DIRECTORY={folder}/gpumeter sh {script}
+directory={folder}
+[ "$SLURMD_NODENAME" != node3 ] || directory={folder}/third
+GPUMETER_DIRECTORY=$directory/gpumeter sh {script}
 status=$?
 echo "{name} $SLURM_JOB_ID $status $began $(($(date +%s%N) - began))" >>{folder}/hooks.log
 exit $status
+"""
+
+# The project's epilog of nodes and controller that stores summaries, for the jobs that are marked so.
+SUMMARY = """#!/bin/sh
+[ -e {folder}/sum-of-$SLURM_JOB_ID ] || exit 0
+case ${{SLURMD_NODENAME-}} in
+  '') delay=$(({controller} - 60)) url= ;; # It adds a minute.
+  node3) delay={nodes} url={third} ;;
+  *) delay={nodes} url={first} ;;
+esac
+# Slurm 22.05 tells nodes alone where slurm.conf is.
+export SLURM_CONF={folder}/slurm.conf {environment}
+export GPUMETER_SUMMARY_DELAY=$delay GPUMETER_JOB_OPTIONS="--url $url"
+exec sh {script}
+"""
+
+# Where the system has no log.
+LOGGER = """#!/bin/sh
+shift 3
+echo "$*" >>{folder}/summary.log
 """
 
 # A process on each GPU of the job: the first in the batch step, the others in steps of their own.
@@ -73,13 +105,22 @@ prices: {{currency: EUR, rates: [{{gpu_hour: 3.6}}]}}
 """
     (suite.folder / "gpumeter").mkdir()
     node = HostNode(suite, [DEMAND] * (GPUS + 1), config)
-    cluster = Cluster(suite, node)
+    folder = suite.folder / "third"
+    (folder / "gpumeter").mkdir(parents=True)
+    third = HostNode(suite, [None], config.replace(str(suite.folder), str(folder)).replace("machine", "third"), folder)
+    cluster = Cluster(suite, node, third)
     two_gpus = cluster.submit("games", "physics", WORK, "--gres=gpu:2", "--ntasks=2")
     if SMOKE:
         steps_are_named(suite, node, two_gpus)
         steps_are_billed(suite, node, cluster, two_gpus)
+        cluster.summary("write", two_gpus, "node1")
+        cluster.summary("store", two_gpus)
+        summary_is_stored(suite, cluster, two_gpus, ["machine"], [])
     else:
+        summed, foreign = jobs_with_summaries(node, cluster, third)
         whole(suite, node, cluster, two_gpus)
+        summary_is_stored(suite, cluster, summed, ["machine", "third"], ["third GPU 0 had a fault (xid_driver)"])
+        foreign_comment_stays(suite, cluster, foreign)
     hooks_succeed(suite)
 
 
@@ -177,6 +218,53 @@ def several_slurmd(suite, node, cluster):
     suite.expect(str(GPUS) in holdings(node)[holder_of(job)], "the job does not hold the GPU of the second node")
     cluster.run("scancel", str(job))
     wait_for("the end of the job on two nodes", 15, lambda: holder_of(job) not in holdings(node))
+
+
+def jobs_with_summaries(node, cluster, third):
+    """A job on two machines, of which one has a fault, and one whose AdminComment another program writes. They end before the others
+    begin, which need all GPUs; their epilogs go on."""
+    summed = cluster.summed("--partition=apart", "--nodes=2", "--gres=gpu:1")
+    foreign = cluster.summed("--gres=gpu:1")
+    cluster.run("scontrol", "update", f"jobid={foreign}", f"AdminComment={FOREIGN}")
+    wait_for("the job on two machines", 30, lambda: holder_of(summed) in holdings(third), third.program)
+    (third.driver / "state").write_text(json.dumps({"xids": [{"gpu": 0, "xid": 119, "per_second": 1, "count": 1}]}))
+    for job in (summed, foreign):
+        cluster.wait_for_end(job)
+        wait_for(f"the end of the holding of job {job}", 15, lambda: holder_of(job) not in holdings(node))
+    return summed, foreign
+
+
+def summary_is_stored(suite, cluster, job, nodes, notes):
+    """The sum of the job's nodes is stored with the job, where it is found again."""
+    stored = wait_for(f"the AdminComment of job {job}", CONTROLLER_DELAY + 30, lambda: cluster.comment(job))
+    suite.expect(stored.startswith("gpumeter1:"), f"AdminComment of job {job}: {stored}")
+    summary = json.loads(gzip.decompress(base64.b32decode(stored.removeprefix("gpumeter1:"), casefold=True)))
+    begin, end = cluster.times(job)
+    # Each has two GPUs.
+    held, expected = int(summary["total"]["held_ns"]) / 1e9, 2 * (end - begin)
+    told = [note["text"].split(" from ")[0] for note in summary["notes"]]
+    suite.expect((summary["schema"], told) == (1, notes), f"schema and notes of the summary: {summary}")
+    suite.expect(summary["nodes"] == nodes, f"the summary is of {summary['nodes']}")
+    suite.expect(abs(held - expected) <= 2 * TOLERANCE, f"job {job} held {held} s by its summary, {expected} as Slurm says")
+    shown = cluster.summary("show", job)
+    for text in (f"Job {job} on {', '.join(nodes)}\n", *(f"\nnotes\n  {note}" for note in notes), "\ntotal "):
+        suite.expect(text in shown.stdout, f"summary.sh show {job} prints no {text!r}: {shown}")
+    left = [path.name for path in (suite.folder / "summaries").glob(f"{job}.*")]
+    suite.expect(not left, f"summaries that are stored are left over: {left}")
+    # As long as a column may be; none of another length is cut.
+    long = "gpumeter1:" + "x" * 65_000
+    cluster.run("sacctmgr", "--immediate", "--quiet", "modify", "job", "where", f"jobid={job}", "set", f"AdminComment={long}")
+    suite.expect(cluster.comment(job) == long, "slurmdbd has cut an AdminComment")
+
+
+def foreign_comment_stays(suite, cluster, job):
+    log = suite.folder / "summary.log"
+    told = f"job {job}: its AdminComment is not of gpumeter and stays"
+    wait_for(f"a foreign AdminComment of job {job}", CONTROLLER_DELAY + 30, lambda: log.exists() and told in log.read_text())
+    suite.expect(cluster.comment(job) == FOREIGN, f"job {job} has another AdminComment: {cluster.comment(job)}")
+    shown = cluster.summary("show", job)
+    suite.expect(shown.returncode == 1, f"summary.sh show {job} of a foreign AdminComment: {shown}")
+    suite.expect(log.read_text().splitlines() == [told], f"the log of summary.sh: {log.read_text()}")
 
 
 def doctor(suite, node):
@@ -360,21 +448,32 @@ def stamp(text):
 
 
 class Cluster:
-    """Two nodes on one machine, each with a slurmd of its own."""
+    """Two nodes on one machine, each with a slurmd of its own, and a third with an agent of its own."""
 
-    def __init__(self, suite, node):
+    def __init__(self, suite, node, third):
         self.suite, self.node, self.folder = suite, node, suite.folder
-        for name in ("state", "munge", "dev", "out"):
+        for name in ("state", "munge", "dev", "third/dev", "out", "epilog.d", "summaries", "bin", "mariadb"):
             (self.folder / name).mkdir()
         (self.folder / "out").chmod(0o777)
         for gpu in range(GPUS + 1):
             # Slurm wants a device; its number is that of the file's name. It is /dev/null.
             os.mknod(self.folder / f"dev/nvidia{gpu}", 0o20666, os.makedev(1, 3))
+        os.mknod(self.folder / "third/dev/nvidia0", 0o20666, os.makedev(1, 3))
         (self.folder / "pids").write_text("".join(f"{pid}\n" for pid in node.pids))
         self._script("step", STEP.format(worker=node.worker, folder=self.folder))
-        for name in ("prolog", "epilog"):
+        for name, place in (("prolog", "prolog"), ("epilog", "epilog.d/50-gpumeter")):
             script = ROOT / f"packaging/slurm/{name}.sh"
-            self._script(name, HOOK.format(folder=self.folder, name=name, script=script))
+            self._script(place, HOOK.format(folder=self.folder, name=name, script=script))
+        (self.folder / "bin/gpumeter").symlink_to(GPUMETER.resolve())
+        self._script("bin/logger", LOGGER.format(folder=self.folder))
+        self.of_summaries = {"GPUMETER_SUMMARIES": f"{self.folder}/summaries",
+                             "GPUMETER_SUMMARY_PATH": f"{self.folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        environment = " ".join(f"{name}={value}" for name, value in self.of_summaries.items())
+        for place in ("epilog.d/90-summary", "epilog-of-controller"):
+            self._script(place, SUMMARY.format(
+                folder=self.folder, nodes=NODES_DELAY, controller=CONTROLLER_DELAY, first=node.url, third=third.url,
+                environment=environment, script=ROOT / "packaging/slurm/summary.sh"))
+        self.ports = {name: free_port() for name in ("mariadbd", "slurmdbd")}
         self._configure()
         self.environment = {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "TZ": "UTC"}
         os.environ.update(SLURM_CONF=self.environment["SLURM_CONF"], TZ="UTC")
@@ -408,11 +507,15 @@ TaskPlugin=task/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-AccountingStorageType=accounting_storage/none
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={self.ports["slurmdbd"]}
+AccountingStoragePass={folder}/munge/socket
 JobAcctGatherType=jobacct_gather/none
 GresTypes=gpu,shard
 Prolog={folder}/prolog
-Epilog={folder}/epilog
+Epilog={folder}/epilog.d/*
+EpilogSlurmctld={folder}/epilog-of-controller
 PrologFlags=Alloc
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=1,bf_interval=2
@@ -423,13 +526,30 @@ MessageTimeout=100
 NodeName=DEFAULT CPUs=16
 NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} Gres=gpu:{GPUS},shard:{GPUS * SHARDS}
 NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} Gres=gpu:1
+NodeName=node3 NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} Gres=gpu:1
 PartitionName=gpu Nodes=node1 Default=YES MaxTime=INFINITE State=UP
 PartitionName=urgent Nodes=node1 PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP
 PartitionName=both Nodes=node[1-2] MaxTime=INFINITE State=UP
+PartitionName=apart Nodes=node[1,3] MaxTime=INFINITE State=UP
 """)
+        (folder / "slurmdbd.conf").write_text(f"""AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={self.ports["slurmdbd"]}
+SlurmUser=root
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={self.ports["mariadbd"]}
+StorageUser=root
+StorageLoc=slurm
+""")
+        (folder / "slurmdbd.conf").chmod(0o600)
         (folder / "gres.conf").write_text(f"""NodeName=node1 Name=gpu File={folder}/dev/nvidia[0-{GPUS - 1}]
 NodeName=node1 Name=shard Count={GPUS * SHARDS} File={folder}/dev/nvidia[0-{GPUS - 1}]
 NodeName=node2 Name=gpu File={folder}/dev/nvidia{GPUS}
+NodeName=node3 Name=gpu File={folder}/third/dev/nvidia0
 """)
         (folder / "cgroup.conf").write_text(
             "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\n")
@@ -440,13 +560,28 @@ NodeName=node2 Name=gpu File={folder}/dev/nvidia{GPUS}
                          *(f"--{name}-file={folder}/{name}" for name in ("pid", "log", "seed")),
                          f"--socket={folder}/socket")
         wait_for("munged", 10, (folder / "socket").exists)
+        self._start_accounting()
         controller = self.suite.start("slurmctld", "slurmctld", "-D", "-i")
-        daemons = [self.suite.start(f"slurmd-{node}", "slurmd", "-D", "-N", node) for node in ("node1", "node2")]
-        states = lambda: self.run("sinfo", "--noheader", "--Node", "--partition=both", "--format=%T").split()
-        wait_for("idle nodes", 30, lambda: states() == ["idle", "idle"], daemons[0])
+        daemons = [self.suite.start(f"slurmd-{node}", "slurmd", "-D", "-N", node) for node in ("node1", "node2", "node3")]
+        states = lambda: self.run("sinfo", "--noheader", "--Node", "--partition=both,apart", "--format=%T").split()
+        wait_for("idle nodes", 30, lambda: set(states()) == {"idle"}, daemons[0])
         self.programs = controller, *daemons
         # Ended before the daemons, which leave the processes of jobs alone.
         self.suite.end_first(self.cancel_all)
+
+    def _start_accounting(self):
+        """A slurmdbd with a database of its own."""
+        options = ("mariadbd", "--no-defaults", "--user=root", f"--datadir={self.folder}/mariadb")
+        tables = Path("/usr/share/mysql/mysql_system_tables.sql").read_text()
+        subprocess.run([*options, "--bootstrap"], input=f"CREATE DATABASE mysql;\nUSE mysql;\n{tables}", text=True, check=True,
+                       capture_output=True, timeout=PATIENCE)
+        port = self.ports["mariadbd"]
+        database = self.suite.start("mariadbd", *options, f"--socket={self.folder}/mariadb/socket", f"--port={port}",
+                                    "--bind-address=127.0.0.1", "--skip-grant-tables")
+        answers = lambda port: socket.create_connection(("127.0.0.1", port)).close() or True
+        wait_for("MariaDB", 30, lambda: answers(port), database)
+        accounting = self.suite.start("slurmdbd", "slurmdbd", "-D")
+        wait_for("slurmdbd", 30, lambda: answers(self.ports["slurmdbd"]), accounting)
 
     def cancel_all(self):
         self.run("scancel", "--user=games")
@@ -468,6 +603,22 @@ NodeName=node2 Name=gpu File={folder}/dev/nvidia{GPUS}
         script = self._script(f"job-{user}-{work}", JOB.format(worker=self.node.worker, folder=self.folder, seconds=work))
         told = self.run("sbatch", "--parsable", f"--account={account}", *options, script, user=user)
         return int(told.split(";")[0])
+
+    def comment(self, number):
+        """The AdminComment of a job."""
+        return self.run("sacct", "-nPX", "-j", str(number), "-o", "AdminComment").strip()
+
+    def summary(self, *arguments):
+        """Runs the project's epilog of summaries as a person does on the first node."""
+        command = ["sh", ROOT / "packaging/slurm/summary.sh", *map(str, arguments)]
+        environment = self.environment | self.of_summaries | {"GPUMETER_URL": self.node.url}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+
+    def summed(self, *options):
+        """A short job whose summary is stored when it has ended; its number."""
+        job = int(self.run("sbatch", "--parsable", "--account=physics", *options, "--wrap=sleep 15", user="games"))
+        (self.folder / f"sum-of-{job}").touch()
+        return job
 
     def sleep(self, user, account, *options):
         """A job without a process on a GPU, until it is cancelled; its number."""
