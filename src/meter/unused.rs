@@ -90,12 +90,16 @@ impl UnusedHoldings {
 
     /// Adds the next window.
     pub(super) fn add(&mut self, window: &Settlement) {
-        let is_unknown = |row: &&Row| {
+        let length = window.to.since(window.from);
+        let unknown_of = |row: &Row| {
             let is_unclear = row.amounts.memory_byte_seconds > 0 && row.holder.may_work_for_others();
-            is_unclear || row.amounts.parts.unmeasured > 0
+            if is_unclear { length } else { Nanoseconds(row.amounts.parts.unmeasured) }
         };
-        let unknown = window.rows.iter().filter(is_unknown).map(|row| row.slot.gpu_instance);
-        let unknown: BTreeSet<Option<u32>> = unknown.collect();
+        let mut unknown = BTreeMap::<Option<u32>, Nanoseconds>::new();
+        for row in &window.rows {
+            let of_slot = unknown.entry(row.slot.gpu_instance).or_default();
+            *of_slot = length.min(*of_slot + unknown_of(row));
+        }
         let later = self.unclear.split_off(&window.to.plus(Nanoseconds(1)));
         let is_unlisted = self.unclear.last().is_some_and(|at| *at > window.from);
         self.unclear = later;
@@ -106,20 +110,22 @@ impl UnusedHoldings {
             let has_memory = run.amounts.memory_byte_seconds > 0;
             let speaks_against =
                 |wait: &UnusedTime| has_memory && wait.kind == UnusedKind::HeldWithoutProcess;
-            let is_unknown = unknown.contains(&key.gpu_instance) || (is_unlisted && !has_memory);
-            let wait = match judge_window(window, run, is_unknown) {
+            let of_slot = unknown.get(&key.gpu_instance).copied().unwrap_or_default();
+            let unknown = if is_unlisted && !has_memory { length } else { of_slot };
+            let wait = match judge_window(window, run, unknown.0 > 0) {
                 WindowUse::Unused(kind) => Some(UnusedTime::of(before, kind, run, window)),
                 WindowUse::Unknown => before
                     .filter(|wait| !speaks_against(wait))
-                    .map(|wait| wait.without_knowledge(window, true)),
+                    .map(|wait| wait.without_knowledge(window, unknown, true)),
                 WindowUse::Other => None,
             };
             waits.extend(wait.map(|wait| (slot, wait)));
         }
         // Who holds by presence holds nothing while it is not known who is there.
         let gone = std::mem::take(&mut self.waits).into_iter();
-        let gone = gone.filter(|(slot, _)| is_unlisted || unknown.contains(&slot.0));
-        waits.extend(gone.map(|(slot, wait)| (slot, wait.without_knowledge(window, false))));
+        let is_unclear = |slot: &WaitingSlot| unknown.get(&slot.0).is_some_and(|time| time.0 > 0);
+        let gone = gone.filter(|(slot, _)| is_unlisted || is_unclear(slot));
+        waits.extend(gone.map(|(slot, wait)| (slot, wait.without_knowledge(window, length, false))));
         self.waits = waits;
     }
 
@@ -175,9 +181,8 @@ impl UnusedTime {
         Self { holder: run.holder.clone(), kind, since, until: window.to, unknown, is_held: true }
     }
 
-    fn without_knowledge(self, window: &Settlement, is_held: bool) -> Self {
-        let unknown = self.unknown + window.to.since(window.from);
-        Self { until: window.to, unknown, is_held, ..self }
+    fn without_knowledge(self, window: &Settlement, unknown: Nanoseconds, is_held: bool) -> Self {
+        Self { until: window.to, unknown: self.unknown + unknown, is_held, ..self }
     }
 
     const fn length(&self) -> Nanoseconds {
@@ -227,6 +232,8 @@ mod tests {
         /// A part was not measured; in the rest there was a process, or one that worked by its power.
         LateProcess,
         LatePower,
+        /// Half a second was not measured, in the rest there was nothing.
+        LateNothing,
         Failed,
         Server,
         Unlisted,
@@ -269,6 +276,9 @@ mod tests {
             *part = WINDOW;
             if matches!(seen, Seen::LateProcess | Seen::LatePower) {
                 (parts.idle, parts.unmeasured) = (WINDOW - 1, 1);
+            }
+            if seen == Seen::LateNothing {
+                (parts.idle, parts.unmeasured) = (WINDOW / 30 * 29, WINDOW / 30);
             }
             used.within = parts.within;
             let is_working = matches!(seen, Seen::Power | Seen::LatePower);
@@ -358,6 +368,8 @@ mod tests {
             watched.add(31, Seen::Nothing);
             assert_eq!(watched.found(&TenantRules::default()), Some(("held_without_process", 31)));
         }
+        let with = [(1, Seen::Nothing), (60, Seen::LateNothing)];
+        assert_eq!(found(JOB, &with), Some(("held_without_process", 61)), "only what was not measured");
         let with = |seen| [(60, Seen::Nothing), (1, seen), (20, Seen::Nothing)];
         assert_eq!(found(JOB, &with(Seen::LateProcess)), None, "a process was there");
         let with = |seen| [(119, Seen::Process), (1, seen), (20, Seen::Process)];
