@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use gpumeter::accounting::advice::{Advice, AdviceFinding, AdviceRequest};
-use gpumeter::accounting::day_files::{ExportDirectory, ExportSource, make_advice, write_days};
+use gpumeter::accounting::day_files::{
+    ExportDirectory, ExportSource, make_advice, make_advice_for_readers, write_days,
+};
 use gpumeter::accounting::ledger::Reader;
 use gpumeter::cli::demo::HistoryExtent;
-use gpumeter::model::{HOUR, Money};
+use gpumeter::model::{HOUR, Money, VisibleAccount};
 use serde_json::{Value, json};
 
 use super::fleet::shown;
@@ -163,8 +165,8 @@ fn a_finding_says_the_profile_what_was_needed_and_what_the_instance_saves() {
     assert_eq!((hours(&fitting), euros(&fitting), fitting.runs), (980, 17_920, 14));
     assert_eq!(
         fitting.what,
-        "would fit on a MIG instance 1g.10gb: at most 6.0 GiB of memory, and in 99 % of the working time below 10 % of the \
-         multiprocessors and 10 % of the memory bandwidth, over 112.0 h alone there"
+        "would fit on a MIG instance 1g.10gb: at most 6.0 GiB of memory in any reading, and in 99 % of the working time \
+         below 10 % of the multiprocessors and 10 % of the memory bandwidth, over 112.0 h alone there"
     );
     assert_eq!(fitting.organisation.unwrap().returned, fitting.time);
     assert_eq!(fitting.organisation.unwrap().amount, Some(Money(0)));
@@ -198,6 +200,19 @@ fn exports_yield_the_same() {
         over_exports.findings.iter().map(shown).collect::<Vec<_>>(),
         of_ledger.findings.iter().map(shown).collect::<Vec<_>>()
     );
+}
+
+#[test]
+fn readers_of_some_tenants_get_from_what_is_kept_what_they_would_be_told() {
+    let source = ExportSource::of(WRITTEN.1.path());
+    let for_readers = make_advice_for_readers(&source, |_, _| Ok(())).unwrap();
+    for tenant in ["a6-true", "a6-true-attributes", "a6-near-memory", "a6-silent-no-gpm"] {
+        let visible = VisibleAccount::Tenants(vec![tenant.to_owned()]);
+        let own = AdviceRequest { visible, ..AdviceRequest::default() };
+        let asked = make_advice(&source, &own, |_, _| Ok(())).unwrap();
+        assert_eq!(asked.findings.len(), usize::from(tenant.starts_with("a6-true")), "{tenant}");
+        assert_eq!(for_readers.answer(&own), asked, "{tenant}");
+    }
 }
 
 #[test]

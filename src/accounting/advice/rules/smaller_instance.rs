@@ -17,11 +17,11 @@ use crate::model::{Bytes, HolderKind, Microjoules, MigProfile, Nanoseconds, Seri
 pub(super) const RULE: AdviceRule = AdviceRule {
     kind: FindingKind::SmallerInstance,
     code: "A6",
-    rule: "each run held one GPU or MIG instance, alone for 95 % of the time; the most memory of all runs and a tenth more fit on the \
-           instance, and in 99 % of the working time multiprocessors and memory bandwidth were below four fifths of its; 3 runs or 7 days, \
+    rule: "each run held one GPU or MIG instance, alone for 95 % of the time. The most memory of all runs and a tenth more fit on the \
+           instance. In 99 % of the working time multiprocessors and memory bandwidth were below four fifths of its. 3 runs or 7 days, \
            24 GPU-hours",
-    risk: "what comes in bursts takes longer, a later run may need more memory, and instances have no NVLink; of a job on several nodes, a \
-           ledger knows one. The time is there for others only if the slices that become free are used",
+    risk: "bursts take longer, a later run may need more memory, and instances have no NVLink. The ledger of a node knows one node of a \
+           job. The time is there for others only if the slices that become free are used",
     how: "ask for an instance of this profile (nvidia.com/mig-PROFILE of a pod, the type that gres.conf gives it for a job), first for one run",
     is_credit: false,
     find,
@@ -70,8 +70,8 @@ fn find<'a>(known: &Known<'a>, group: &WorkloadGroup<'a>) -> Option<FoundAdvice<
         return None;
     }
     let what = format!(
-        "would fit on a MIG instance {}: at most {} GiB of memory, and in 99 % of the working time below {} % of the multiprocessors and {} % \
-         of the memory bandwidth, over {} alone there",
+        "would fit on a MIG instance {}: at most {} GiB of memory in any reading, and in 99 % of the working time below {} % of the \
+         multiprocessors and {} % of the memory bandwidth, over {} alone there",
         profile.name,
         gibibytes(need.peak.0),
         need.sm,
