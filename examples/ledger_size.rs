@@ -1,5 +1,5 @@
 //! Generates the ledger of a node with 8 GPUs, each shared by four jobs, and shows how large it is while retention works, how
-//! long its steps take, and how long the bill of a month takes before and after its minutes are summed up.
+//! long its steps take, and how long the bill of a month takes before and after its minutes are summed up, and advice.
 //!
 //! `cargo run --release --features examples --example ledger_size -- --days 400` writes 18 million minutes of jobs, as settled by the minute.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measuring program, not the agent")]
@@ -7,11 +7,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use gpumeter::accounting::advice::AdviceRequest;
 use gpumeter::accounting::batches::{ClosedWindow, GpuRegistration, LedgerBatch};
 use gpumeter::accounting::billing::{BillRequest, PriceBook, Rate, RateKind, RateSelector};
 use gpumeter::accounting::ledger::{Ledger, Opening, Reader, Retention};
 use gpumeter::model::{
-    ActivitySource, Amounts, Evidence, Fact, Facts, GpuId, Grade, HOUR, Holder, HolderId, HolderKind,
+    ActivitySource, Amounts, Bytes, Evidence, Fact, Facts, GpuId, Grade, HOUR, Holder, HolderId, HolderKind,
     HoldingSource, Method, Microjoules, Nanoseconds, Parts, Row, Run, RunKey, Settlement, ShapeKey, SlotId,
     Stamp, Tariff, Use, Utc,
 };
@@ -57,6 +58,7 @@ fn main() {
         print_size("after the backlog", &path, days);
     }
     print_bill("of October, from quarter hours", &path);
+    print_advice(&path);
     println!(
         "{} steps of retention: {:?} of a processor, the longest {:?}",
         steps.number, steps.sum, steps.longest
@@ -117,19 +119,29 @@ fn at(minute: u64) -> Utc {
 }
 
 fn open(path: &Path, minute: u64) -> Ledger {
-    let rate = Rate {
-        kind: RateKind::GpuHour,
-        selector: RateSelector::default(),
+    let rate = |kind, nano, selector| Rate {
+        kind,
+        selector,
         from: None,
-        nano: 2_500_000_000,
+        nano,
         tariff: Tariff { currency: "EUR".into(), class: "on_demand".into() },
         derivation: None,
     };
+    // Advice looks for work that would fit on it.
+    let smaller = RateSelector {
+        model: Some("*H100*".to_owned()),
+        mig_profile: Some("1g.10gb".to_owned()),
+        ..RateSelector::default()
+    };
+    let rates = vec![
+        rate(RateKind::GpuHour, 2_500_000_000, RateSelector::default()),
+        rate(RateKind::InstanceHour, 400_000_000, smaller),
+    ];
     let boottime = Nanoseconds((minute + 60) * MINUTE);
     let opening = Opening {
         boot_id: "size".into(),
         now: Stamp { boottime, utc: at(minute) },
-        book: PriceBook { rates: vec![rate], ..PriceBook::default() },
+        book: PriceBook { rates, ..PriceBook::default() },
         ..Opening::default()
     };
     Ledger::open(path, &opening).unwrap().0
@@ -143,7 +155,7 @@ fn register(ledger: &mut Ledger) {
     let registrations = (0..GPUS).map(|index| GpuRegistration {
         gpu: GpuId { index, uuid: uuid(index).into() },
         model: "NVIDIA H100 80GB HBM3".into(),
-        memory: None,
+        memory: Some(Bytes(80 << 30)),
         at: BEGIN,
     });
     let registrations = registrations.collect();
@@ -259,4 +271,12 @@ fn print_bill(what: &str, path: &Path) {
     let time = Duration::from_nanos(processor_time().0 - begun.0);
     assert!(bill.is_balanced());
     println!("bill {what}: {time:?} of a processor, {} lines", bill.lines.len());
+}
+
+fn print_advice(path: &Path) {
+    let mut reader = Reader::open(path).unwrap();
+    let begun = processor_time();
+    let advice = reader.advice(&AdviceRequest::default()).unwrap();
+    let time = Duration::from_nanos(processor_time().0 - begun.0);
+    println!("advice over the last four weeks: {time:?} of a processor, {} findings", advice.findings.len());
 }

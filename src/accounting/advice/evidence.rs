@@ -120,14 +120,15 @@ pub struct ChargedTime {
     pub to: Utc,
     /// GPU time that its tenant is charged for.
     pub held: Nanoseconds,
-    /// Of an instance.
-    pub profile: Option<MigProfile>,
-    pub rates: ChargedRates,
+    /// Shared by the millions of times of a fleet, of which few differ in it.
+    pub rates: Arc<ChargedRates>,
 }
 
-/// What held time costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What held time is of, and costs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChargedRates {
+    /// Of an instance.
+    pub profile: Option<MigProfile>,
     /// Of the slot and of the whole GPU, in nano-units per GPU-hour before terms; none without a price.
     pub slot: Option<i64>,
     pub gpu: Option<i64>,
@@ -262,7 +263,7 @@ impl SlotEvidence {
     /// Adds held time that follows, or is as early.
     pub fn add_held(&mut self, next: ChargedTime) {
         match self.held.last_mut() {
-            Some(last) if (&last.profile, last.rates) == (&next.profile, next.rates) => {
+            Some(last) if last.rates == next.rates => {
                 (last.from, last.to) = (last.from.min(next.from), last.to.max(next.to));
                 last.held += next.held;
             }

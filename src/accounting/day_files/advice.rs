@@ -1,6 +1,7 @@
 //! Reads the evidence of advice from the files of many ledgers, by quarter hours, one file after the other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use parquet::file::reader::ChunkReader;
@@ -255,8 +256,7 @@ impl<'a> AdviceDayDraft<'a> {
                 from: run.from,
                 to: run.to.min(self.header.revision.settled_until),
                 held: Nanoseconds(parts.held() - parts.unavailable),
-                profile: line.slot.profile.clone(),
-                rates: self.rates(run),
+                rates: self.rates(run).into(),
             },
         };
         if row.key.is_some() || row.is_unclear {
@@ -315,6 +315,7 @@ impl<'a> AdviceDayDraft<'a> {
         let (line, paid) = (&run.line, self.of_idle(&run.line, WHOLE_RATE.into()));
         let slot = paid.and(self.rate_of(line.rates.time));
         ChargedRates {
+            profile: line.slot.profile.clone(),
             slot: slot.and_then(|rate| rate.nano_per_gpu_hour(line.slot.profile.as_ref()).ok()),
             gpu: self.rate_of(run.gpu_rate).and_then(|rate| rate.nano().ok()),
             paid: paid.unwrap_or(0),
@@ -454,6 +455,14 @@ fn append(runs: &mut Vec<SlotRun>, next: SlotRun) {
     }
 }
 
+/// The one of those that are known which is equal.
+fn shared<T: Eq + Hash + ?Sized>(known: &mut HashSet<Arc<T>>, one: &Arc<T>) -> Arc<T> {
+    known.get(one).cloned().unwrap_or_else(|| {
+        known.insert(Arc::clone(one));
+        Arc::clone(one)
+    })
+}
+
 /// By tenant and name, then by quarter hour.
 type ServiceCounts = BTreeMap<(Arc<str>, String), BTreeMap<Utc, [u16; 2]>>;
 
@@ -537,8 +546,9 @@ const OWNED: &str = "owned";
 /// The evidence of all files up to now.
 struct FleetAdvice<'a> {
     evidence: AdviceEvidence,
-    /// Tenants and names of workloads, each once in memory.
+    /// Tenants and names of workloads, and what their time costs, each once in memory.
     texts: HashSet<Arc<str>>,
+    rates: HashSet<Arc<ChargedRates>>,
     /// The GPUs on which memory of processes was reported.
     with_memory: BTreeSet<Arc<str>>,
     currencies: BTreeSet<String>,
@@ -557,6 +567,7 @@ impl<'a> FleetAdvice<'a> {
         Self {
             evidence: AdviceEvidence { from, to, ..AdviceEvidence::default() },
             texts: HashSet::new(),
+            rates: HashSet::new(),
             with_memory: BTreeSet::new(),
             currencies: BTreeSet::new(),
             ends: BTreeMap::new(),
@@ -594,14 +605,8 @@ impl<'a> FleetAdvice<'a> {
         {
             self.evidence.gpus.entry(uuid).or_default().incidents.push(incident);
         }
-        let mut shared = |text: &Arc<str>| {
-            self.texts.get(text).cloned().unwrap_or_else(|| {
-                self.texts.insert(Arc::clone(text));
-                Arc::clone(text)
-            })
-        };
         for (key, named) in &mut keys {
-            (key.tenant, named.name) = (shared(&key.tenant), shared(&named.name));
+            [key.tenant, named.name] = [&key.tenant, &named.name].map(|text| shared(&mut self.texts, text));
             let known = self.evidence.workloads.entry(key.clone()).or_default();
             (known.name, known.class) = (Arc::clone(&named.name), named.class);
         }
@@ -618,7 +623,10 @@ impl<'a> FleetAdvice<'a> {
             let known = self.evidence.slot(key, slot);
             day.stretches.into_iter().for_each(|one| known.add_idle(one, least_idle(named.class)));
             day.runs.into_iter().for_each(|run| append(&mut known.runs, run));
-            day.held.into_iter().for_each(|held| known.add_held(held));
+            for held in day.held {
+                let rates = shared(&mut self.rates, &held.rates);
+                known.add_held(ChargedTime { rates, ..held });
+            }
             known.grade = known.grade.max(day.grade);
             // Most get no more.
             known.stretches.shrink_to_fit();
@@ -696,7 +704,7 @@ impl<'a> FleetAdvice<'a> {
                 known.forget_short(least_idle(workload.class));
                 if !has_one_currency {
                     known.stretches.iter_mut().for_each(|stretch| stretch.rate = None);
-                    known.held.iter_mut().for_each(|held| held.rates.slot = None);
+                    known.held.iter_mut().for_each(|held| Arc::make_mut(&mut held.rates).slot = None);
                 }
             }
         }

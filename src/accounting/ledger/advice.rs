@@ -1,5 +1,5 @@
 //! Reads the evidence of advice from the ledger: rows of the account without use, runs, and incidents. Rows in which a holder worked
-//! are most of a busy ledger, and SQLite passes them over.
+//! are most of a busy ledger: SQLite passes them over, or adds them up where smaller instances are looked for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -359,12 +359,13 @@ impl<'a> EvidenceReader<'a> {
                 let rates = self.rates(gpu, profile.as_ref(), from);
                 let terms = account.rates.terms_of(&key.tenant, from).map(|terms| &terms.entry);
                 let rates = ChargedRates {
+                    profile: profile.clone(),
                     slot: rates.map(|rates| rates.nano_per_gpu_hour()),
                     gpu: rates.and_then(|rates| rates.gpu).map(|rate| rate.entry.nano),
                     paid: Terms::of_idle(terms, WHOLE_RATE.into()),
                 };
                 let slot = SlotKey { uuid: Arc::clone(&gpu.gpu.uuid), gpu_instance };
-                let next = ChargedTime { from: begin, to: end, held, profile, rates };
+                let next = ChargedTime { from: begin, to: end, held, rates: rates.into() };
                 self.evidence.slot(&key, slot).add_held(next);
             }
         }

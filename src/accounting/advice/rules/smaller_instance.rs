@@ -110,8 +110,8 @@ impl<'a> SlotNeed<'a> {
     fn of(known: &Known<'a>, group: &WorkloadGroup<'a>, runs: &[WholeRun<'a>]) -> Option<Self> {
         let (model, memory) = board(known, group)?;
         let held: Vec<&ChargedTime> = group.slots().flat_map(|(.., evidence)| &evidence.held).collect();
-        let profile = held.first()?.profile.as_ref();
-        let is_alike = held.iter().all(|one| one.profile.as_ref() == profile)
+        let profile = held.first()?.rates.profile.as_ref();
+        let is_alike = held.iter().all(|one| one.rates.profile.as_ref() == profile)
             && group.slots().all(|(_, _, slot, _)| slot.gpu_instance.is_some() == profile.is_some());
         let [size, total] = profile.map_or([1, 1], |profile| [profile.size.max(1), profile.total]);
         let is_one = |run: &WholeRun<'_>| matches!(&run.slots[..], [(.., of_slot)] if is_whole(of_slot, [size, total]) && is_known(of_slot));
@@ -203,7 +203,7 @@ fn saved<'a>(
 ) -> Option<Vec<FoundStretch<'a>>> {
     let mut found = Vec::new();
     for (key, _, slot, evidence) in group.slots() {
-        for ChargedTime { from, to, held, rates, .. } in &evidence.held {
+        for ChargedTime { from, to, held, rates } in &evidence.held {
             let idle = |stretch: IdleStretch| stretch.between(*from, *to).map_or(0, |part| part.idle.0);
             let all: u64 = evidence.stretches.iter().map(|stretch| idle(*stretch)).sum();
             let free: u64 = known.free(key, slot, evidence).map(idle).sum();
@@ -237,6 +237,8 @@ fn saved<'a>(
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::accounting::advice::evidence::{
         AdviceEvidence, ChargedRates, EvidenceGpu, SlotEvidence, SlotKey, WorkloadEvidence, WorkloadKey,
@@ -268,8 +270,8 @@ mod tests {
     }
 
     fn held(run: &SlotRun) -> ChargedTime {
-        let rates = ChargedRates { slot: Some(800), gpu: Some(800), paid: WHOLE_RATE.into() };
-        ChargedTime { from: run.begin, to: run.end, held: run.held, profile: None, rates }
+        let rates = ChargedRates { profile: None, slot: Some(800), gpu: Some(800), paid: WHOLE_RATE.into() };
+        ChargedTime { from: run.begin, to: run.end, held: run.held, rates: rates.into() }
     }
 
     /// Twenty jobs of six hours on an H100, each with 7 GiB, at 5 to 10 % of multiprocessors and bandwidth.
@@ -449,7 +451,7 @@ mod tests {
         let rates = |change: fn(&mut ChargedRates)| {
             let all = changed(|evidence| {
                 let workloads = evidence.workloads.values_mut();
-                workloads.for_each(|one| change(&mut one.slots[0].1.held[0].rates));
+                workloads.for_each(|one| change(Arc::make_mut(&mut one.slots[0].1.held[0].rates)));
             });
             all.map(|(.., rate)| rate)
         };
@@ -477,7 +479,7 @@ mod tests {
                     slot.gpu_instance = Some(2);
                     of_slot.runs[0].held.0 = of_slot.runs[0].held.0 / 8 * own.1;
                     of_slot.held[0].held = of_slot.runs[0].held;
-                    of_slot.held[0].profile = Some(profile(own.0, own.1));
+                    Arc::make_mut(&mut of_slot.held[0].rates).profile = Some(profile(own.0, own.1));
                     (key, one)
                 });
                 evidence.workloads = moved.collect();
@@ -494,7 +496,7 @@ mod tests {
         let mixed = changed(|evidence| {
             let slots = &mut evidence.workloads.values_mut().next().unwrap().slots;
             slots[0].0.gpu_instance = Some(2);
-            slots[0].1.held[0].profile = Some(profile("3g.40gb", 4));
+            Arc::make_mut(&mut slots[0].1.held[0].rates).profile = Some(profile("3g.40gb", 4));
         });
         assert_eq!(mixed, None);
     }
