@@ -341,18 +341,24 @@ impl<'a> EvidenceReader<'a> {
             return Ok(());
         }
         let keys = serde_json::to_string(&gpus.keys().collect::<Vec<_>>())?;
-        let sql = "SELECT holder, gpu, gpu_instance, profile, min(minute_ns), max(minute_ns),
-                sum(within_ns + lent_ns + idle_ns + unmeasured_ns) AS held
-             FROM account WHERE minute_ns >= ?1 AND minute_ns < ?2 AND gpu IN (SELECT value FROM json_each(?3))
-             GROUP BY holder, gpu, gpu_instance, profile HAVING held > 0";
+        let sql = "SELECT minute_ns, gpu, holder, gpu_instance, profile, within_ns + lent_ns + idle_ns + unmeasured_ns
+             FROM account WHERE minute_ns >= ?1 AND minute_ns < ?2 AND gpu IN (SELECT value FROM json_each(?3))";
         for [from, to] in account.spans([self.evidence.from, self.evidence.to], []) {
-            let found: Vec<_> =
-                rows(account.connection, sql, params![stored(from.0)?, stored(to.0)?, keys], |row| {
-                    let times = [Utc(loaded(row, 4)?), account.rolled.end_of(Utc(loaded(row, 5)?))];
-                    let held = Nanoseconds(loaded(row, 6)?);
-                    Ok((row.get(0)?, row.get(1)?, loaded_instance(row, 2)?, row.get(3)?, times, held))
-                })?;
-            for (holder, gpu, gpu_instance, profile, [begin, end], held) in found {
+            // By holder, GPU, instance and profile: SQLite would sort the rows first.
+            let mut found = BTreeMap::<(i64, i64, Option<u32>, i64), ([Utc; 2], u64)>::new();
+            let mut statement = account.connection.prepare_cached(sql)?;
+            let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?, keys])?;
+            while let Some(row) = rows.next()? {
+                let (minute, held): (Utc, u64) = (Utc(loaded(row, 0)?), loaded(row, 5)?);
+                if held > 0 {
+                    let slot = (row.get(2)?, row.get(1)?, loaded_instance(row, 3)?, row.get(4)?);
+                    let ([begin, end], sum) = found.entry(slot).or_insert(([minute; 2], 0));
+                    (*begin, *end) = ((*begin).min(minute), (*end).max(minute));
+                    *sum += held;
+                }
+            }
+            for ((holder, gpu, gpu_instance, profile), ([begin, last], held)) in found {
+                let (end, held) = (account.rolled.end_of(last), Nanoseconds(held));
                 let id = self.id(holder)?;
                 let (Some(key), Some(gpu)) = (self.key(&id, from), gpus.get(&gpu)) else { continue };
                 let profile = self.profiles.get(&profile).cloned();
