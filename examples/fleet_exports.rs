@@ -1,4 +1,4 @@
-//! Writes the exports of a fleet for a month: NODES nodes of 8 GPUs, three rows per GPU and quarter hour.
+//! Writes the exports of a fleet for a month: NODES nodes of 8 GPUs, three rows per GPU and quarter hour, with how busy each pod was.
 //!
 //! `cargo run --release --features examples --example fleet_exports -- DIRECTORY NODES [DAYS]`, then `gpumeter bill --exports DIRECTORY`.
 
@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gpumeter::accounting::billing::{
-    BillLine, BillRate, DayAccount, DayGpu, DayHeader, DayRevision, DayRow, ExactMoney, LineRates, RateKind,
-    RateSelector,
+    BillLine, BillRate, DayAccount, DayEvidence, DayGpu, DayHeader, DayRevision, DayRow, DayShape,
+    EvidenceHeader, EvidenceOwner, ExactMoney, LineRates, RateKind, RateSelector,
 };
-use gpumeter::accounting::day_files::{ExportDirectory, write_day, write_file};
+use gpumeter::accounting::day_files::{ExportDirectory, write_day, write_evidence, write_file};
 use gpumeter::model::{
-    ActivitySource, EnergySum, GpuId, HolderId, Microjoules, Money, Nanoseconds, NodeIdentity, Parts,
-    QUARTER_HOUR, TimeSum, Use, Utc,
+    ActivitySource, Bytes, EDGES, EnergySum, GpuId, HolderId, Microjoules, Money, Nanoseconds, NodeIdentity,
+    Parts, QUARTER_HOUR, Series, Shape, TimeSum, Use, Utc,
 };
 
 /// 2026-10-01T00:00:00Z.
@@ -37,7 +37,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for day in 0..days {
         for node in 0..nodes {
             let account = account(node, day);
-            write_file(ExportDirectory(Path::new(directory)), &account.header, &write_day(&account)?)?;
+            let directory = ExportDirectory(Path::new(directory));
+            write_file(directory, &account.header, &write_day(&account)?)?;
+            let DayHeader { cluster, day, ledger, .. } = &account.header;
+            let beside =
+                ExportDirectory::evidence_beside(&directory.path_of(cluster.as_deref(), *day, ledger));
+            std::fs::write(beside, write_evidence(&evidence(&account))?)?;
         }
     }
     Ok(())
@@ -88,7 +93,7 @@ fn account(node: u64, day: u64) -> DayAccount {
         model: model.into(),
         accounted_since: BEGIN,
         settled_until: end,
-        memory: None,
+        memory: Some(Bytes(80 << 30)),
     });
     let header = DayHeader {
         ledger: format!("{:016x}{:016x}", hash([node, 0, 0, 4]), hash([node, 0, 0, 5])),
@@ -109,6 +114,36 @@ fn account(node: u64, day: u64) -> DayAccount {
         ..DayHeader::default()
     };
     DayAccount { header, rows }
+}
+
+/// Shares of each pod within 20 % of each other, as if it had been alone on its GPU.
+fn evidence(account: &DayAccount) -> DayEvidence {
+    let mut held = BTreeMap::<EvidenceOwner, u64>::new();
+    for line in account.rows.iter().map(|row| &row.line).filter(|line| !line.holder.is_remainder()) {
+        let (gpu, tenant, holder) = (line.gpu.clone(), line.tenant.clone(), line.holder.clone());
+        *held.entry(EvidenceOwner { gpu, gpu_instance: None, tenant, holder }).or_default() +=
+            line.amounts.parts.held();
+    }
+    let mut shapes = Vec::new();
+    for (place, (owner, time)) in (0..).zip(held) {
+        for series in Series::ALL {
+            let mut shape = Shape::default();
+            let bin = hash([place, series as u64, time, 6]) % (EDGES.len() as u64 - 1);
+            for part in 0..2 {
+                shape.0[bin as usize + part] = time / 2;
+            }
+            shapes.push(DayShape { owner: owner.clone(), series, shape });
+        }
+    }
+    let DayHeader { cluster, node, ledger, day, revision, .. } = &account.header;
+    let header = EvidenceHeader {
+        ledger: ledger.clone(),
+        cluster: cluster.clone(),
+        node: node.clone(),
+        day: *day,
+        revision: *revision,
+    };
+    DayEvidence { header, shapes, runs: Vec::new() }
 }
 
 fn rate() -> BillRate {
@@ -144,7 +179,11 @@ fn line(gpu: GpuId, holder: HolderId, tenant: &str, (held, used): (u64, u64)) ->
     line.rates = LineRates { time: Some(1), ..LineRates::default() };
     if !line.holder.is_remainder() {
         let pod = line.holder.name().replace(['/', ':'], "-");
+        // Each is of one of sixteen jobs of its tenant.
+        let job = format!("job-{}", &pod[4..5]);
         line.labels = BTreeMap::from([
+            ("k8s_owner_kind".to_owned(), "Job".to_owned()),
+            ("k8s_owner_name".to_owned(), job),
             ("k8s_namespace_name".to_owned(), format!("{tenant}-prod")),
             ("k8s_pod_name".to_owned(), pod),
         ]);

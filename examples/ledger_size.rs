@@ -127,7 +127,7 @@ fn open(path: &Path, minute: u64) -> Ledger {
         tariff: Tariff { currency: "EUR".into(), class: "on_demand".into() },
         derivation: None,
     };
-    // Advice looks for work that would fit on it.
+    // Makes advice add up what was held. No job fits on it: each shares its GPU.
     let smaller = RateSelector {
         model: Some("*H100*".to_owned()),
         mig_profile: Some("1g.10gb".to_owned()),

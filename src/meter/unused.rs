@@ -11,11 +11,13 @@ use super::TrackedGpu;
 use super::budget::{SeriesBudget, SeriesList};
 use super::published_accounts::instance_label;
 use super::versions::HolderVersions;
-use crate::accounting::advice::{grace_without_process, grace_without_use, is_wait_known, is_work_by_power};
+use crate::accounting::advice::{
+    grace_without_process, grace_without_use, is_wait_known, is_work_by_power, unknown_part,
+};
 use crate::accounting::tenants::{TenantRules, class, tenant};
 use crate::model::snapshot::{UnusedEntry, UnusedKind};
 use crate::model::{
-    Absence, Evidence, GpuProcess, HolderId, Nanoseconds, Row, Run, Settlement, Utc, WorkloadClass,
+    Absence, Evidence, GpuProcess, HolderId, Nanoseconds, Parts, Row, Run, Settlement, Utc, WorkloadClass,
 };
 
 /// A slot, by its GPU instance, and a workload that holds of it.
@@ -74,7 +76,7 @@ impl UnusedHoldings {
                 until: settled,
                 is_held: true,
                 // Of the whole run, so at least that since the last use.
-                unknown: Nanoseconds(run.amounts.parts.unmeasured),
+                unknown: unknown_of(run.end.since(run.begin), &run.amounts.parts),
             };
             let worked = is_work_by_power(run.amounts.energy_waiting.into(), wait.length());
             (!worked).then(|| ((key.gpu_instance, key.workload.clone()), wait))
@@ -91,15 +93,11 @@ impl UnusedHoldings {
     /// Adds the next window.
     pub(super) fn add(&mut self, window: &Settlement) {
         let length = window.to.since(window.from);
-        let unknown_of = |row: &Row| {
-            let is_unclear = row.amounts.memory_byte_seconds > 0 && row.holder.may_work_for_others();
-            if is_unclear { length } else { Nanoseconds(row.amounts.parts.unmeasured) }
+        let slots = |is: fn(&Row) -> bool| -> BTreeSet<Option<u32>> {
+            window.rows.iter().filter(|row| is(row)).map(|row| row.slot.gpu_instance).collect()
         };
-        let mut unknown = BTreeMap::<Option<u32>, Nanoseconds>::new();
-        for row in &window.rows {
-            let of_slot = unknown.entry(row.slot.gpu_instance).or_default();
-            *of_slot = length.min(*of_slot + unknown_of(row));
-        }
+        let unclear = slots(|row| row.amounts.memory_byte_seconds > 0 && row.holder.may_work_for_others());
+        let unmeasured = slots(|row| row.amounts.parts.unmeasured > 0);
         let later = self.unclear.split_off(&window.to.plus(Nanoseconds(1)));
         let is_unlisted = self.unclear.last().is_some_and(|at| *at > window.from);
         self.unclear = later;
@@ -110,8 +108,8 @@ impl UnusedHoldings {
             let has_memory = run.amounts.memory_byte_seconds > 0;
             let speaks_against =
                 |wait: &UnusedTime| has_memory && wait.kind == UnusedKind::HeldWithoutProcess;
-            let of_slot = unknown.get(&key.gpu_instance).copied().unwrap_or_default();
-            let unknown = if is_unlisted && !has_memory { length } else { of_slot };
+            let is_unclear = unclear.contains(&key.gpu_instance) || (is_unlisted && !has_memory);
+            let unknown = if is_unclear { length } else { unknown_of(length, &run.amounts.parts) };
             let wait = match judge_window(window, run, unknown.0 > 0) {
                 WindowUse::Unused(kind) => Some(UnusedTime::of(before, kind, run, window)),
                 WindowUse::Unknown => before
@@ -123,8 +121,8 @@ impl UnusedHoldings {
         }
         // Who holds by presence holds nothing while it is not known who is there.
         let gone = std::mem::take(&mut self.waits).into_iter();
-        let is_unclear = |slot: &WaitingSlot| unknown.get(&slot.0).is_some_and(|time| time.0 > 0);
-        let gone = gone.filter(|(slot, _)| is_unlisted || is_unclear(slot));
+        let is_unknown = |slot: &WaitingSlot| unclear.contains(&slot.0) || unmeasured.contains(&slot.0);
+        let gone = gone.filter(|(slot, _)| is_unlisted || is_unknown(slot));
         waits.extend(gone.map(|(slot, wait)| (slot, wait.without_knowledge(window, length, false))));
         self.waits = waits;
     }
@@ -163,6 +161,12 @@ fn judge_window(window: &Settlement, run: &Run, is_unknown: bool) -> WindowUse {
         0 => WindowUse::Unused(UnusedKind::HeldWithoutProcess),
         _ => WindowUse::Unused(UnusedKind::OpenSession),
     }
+}
+
+/// The part of a time that is unknown, by the parts of what was held in it.
+fn unknown_of(time: Nanoseconds, parts: &Parts) -> Nanoseconds {
+    let measured = Nanoseconds(parts.within + parts.idle);
+    unknown_part(time, measured, Nanoseconds(parts.unmeasured)).unwrap_or_default()
 }
 
 const fn grace(kind: UnusedKind, class: WorkloadClass) -> Option<Nanoseconds> {
@@ -216,7 +220,7 @@ pub(super) fn unused_entries(gpus: &[&TrackedGpu], budget: &mut SeriesBudget<'_>
 mod tests {
     use super::*;
     use crate::accounting::tenants::ClassRule;
-    use crate::model::{Amounts, Bytes, MINUTE, Parts, RunKey, Use};
+    use crate::model::{Amounts, Bytes, MINUTE, RunKey, Use};
 
     const WINDOW: u64 = 15_000_000_000;
 
@@ -232,8 +236,9 @@ mod tests {
         /// A part was not measured; in the rest there was a process, or one that worked by its power.
         LateProcess,
         LatePower,
-        /// Half a second was not measured, in the rest there was nothing.
+        /// Half a second was not measured; in the rest there was nothing, or it was lent.
         LateNothing,
+        LateLent,
         Failed,
         Server,
         Unlisted,
@@ -245,11 +250,14 @@ mod tests {
         unused: UnusedHoldings,
         now: u64,
         holder: HolderId,
+        /// The part of the GPU that it holds is one of so many.
+        part: u64,
     }
 
     impl Watched {
         fn new(holder: &str) -> Self {
-            Self { unused: UnusedHoldings::default(), now: 1_000 * WINDOW, holder: HolderId::new(holder) }
+            let (now, holder) = (1_000 * WINDOW, HolderId::new(holder));
+            Self { unused: UnusedHoldings::default(), now, holder, part: 1 }
         }
 
         /// Adds windows for so many minutes.
@@ -277,9 +285,15 @@ mod tests {
             if matches!(seen, Seen::LateProcess | Seen::LatePower) {
                 (parts.idle, parts.unmeasured) = (WINDOW - 1, 1);
             }
-            if seen == Seen::LateNothing {
+            if matches!(seen, Seen::LateNothing | Seen::LateLent) {
                 (parts.idle, parts.unmeasured) = (WINDOW / 30 * 29, WINDOW / 30);
             }
+            if seen == Seen::LateLent {
+                (parts.idle, parts.lent) = (0, parts.idle);
+            }
+            let [within, idle, lent, unmeasured] =
+                [parts.within, parts.idle, parts.lent, parts.unmeasured].map(|part| part / self.part);
+            parts = Parts { within, idle, lent, unmeasured, ..parts };
             used.within = parts.within;
             let is_working = matches!(seen, Seen::Power | Seen::LatePower);
             let has_memory = is_working || matches!(seen, Seen::Process | Seen::Work | Seen::LateProcess);
@@ -362,6 +376,9 @@ mod tests {
             let early = |minutes| [(4, Seen::Process), (minutes, seen), (116, Seen::Process)];
             assert_eq!(found(SESSION, &early(6)), Some(("open_session", 126)));
             assert_eq!(found(SESSION, &early(7)), None);
+            let mut share = Watched { part: 8, ..Watched::new(JOB) };
+            with(5).iter().for_each(|(minutes, seen)| share.add(*minutes, *seen));
+            assert_eq!(share.found(&TenantRules::default()), None, "of an instance too");
             let mut watched = Watched::new(JOB);
             with(5)[..2].iter().for_each(|(minutes, seen)| watched.add(*minutes, *seen));
             assert_eq!(watched.found(&TenantRules::default()), None);
@@ -370,6 +387,8 @@ mod tests {
         }
         let with = [(1, Seen::Nothing), (60, Seen::LateNothing)];
         assert_eq!(found(JOB, &with), Some(("held_without_process", 61)), "only what was not measured");
+        let with = [(60, Seen::Nothing), (10, Seen::LateLent)];
+        assert_eq!(found(JOB, &with), None, "nothing of it was seen idle");
         let with = |seen| [(60, Seen::Nothing), (1, seen), (20, Seen::Nothing)];
         assert_eq!(found(JOB, &with(Seen::LateProcess)), None, "a process was there");
         let with = |seen| [(119, Seen::Process), (1, seen), (20, Seen::Process)];
@@ -396,19 +415,25 @@ mod tests {
 
     #[test]
     fn a_wait_goes_on_from_the_runs_of_the_ledger() {
-        let after = |had_process: bool, last_use: Option<u64>, next: Seen| {
+        let with_unmeasured = |unmeasured: u64, had_process: bool, last_use: Option<u64>, next: Seen| {
             let mut watched = Watched::new(SESSION);
             let settled = Utc(watched.now);
             let ago = |minutes: u64| Utc(settled.0 - minutes * MINUTE.0);
             let mut run = Run { end: settled, ..Run::new(watched.holder.clone(), ago(200)) };
             run.amounts.memory_peak = u64::from(had_process);
             run.last_use = last_use.map(ago);
+            // Of an eighth of the GPU.
+            run.amounts.parts.unmeasured = unmeasured * MINUTE.0 / 8;
+            run.amounts.parts.idle = (200 - unmeasured) * MINUTE.0 / 8;
             let key = RunKey { gpu_instance: None, workload: watched.holder.clone(), begin: run.begin };
             let evidence = Evidence { runs: [(key, run)].into(), ..Evidence::default() };
             watched.unused = UnusedHoldings::recover(&evidence, settled);
             watched.add(1, next);
             watched.found(&TenantRules::default())
         };
+        assert_eq!(with_unmeasured(10, false, None, Seen::Nothing), Some(("held_without_process", 201)));
+        assert_eq!(with_unmeasured(11, false, None, Seen::Nothing), None);
+        let after = |had_process, last_use, next| with_unmeasured(0, had_process, last_use, next);
         assert_eq!(after(false, None, Seen::Nothing), Some(("held_without_process", 201)));
         assert_eq!(after(true, None, Seen::Process), Some(("open_session", 201)));
         assert_eq!(after(true, Some(150), Seen::Process), Some(("open_session", 151)));

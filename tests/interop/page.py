@@ -382,7 +382,8 @@ def divided(suite, browser, schemes):
 
 def wrong(suite, browser, schemes):
     """Everything wrong at once."""
-    # Two hours without use of which a twentieth may be unknown: at this speed a second's ticks are late whenever the machine is busy.
+    # At 90 times real time, ticks of 1 s are late whenever the machine is busy, and more than a twentieth of two hours without use is
+    # unknown. Ticks of 10 s are not.
     demo = start_demo(suite, "wrong", wrong_node(), "--speed", "90", budget=(HOSTILE[0], 0.01), interval="10s")
     demo.condition({"gpus": {"7": {"state": "lost"}}})
     demo.faults({"function": "nvmlDeviceGetTemperature", "gpu": 8, "hang": True}, {"function": "nvmlDeviceGetTemperatureV", "gpu": 8, "hang": True})

@@ -107,7 +107,7 @@ pub struct SlotEvidence {
     pub runs: Vec<SlotRun>,
     /// In order of time.
     pub stretches: Vec<IdleStretch>,
-    /// In order of time; of a ledger only on GPUs of which profiles are known.
+    /// In order of time, of a ledger within times of the same prices by profile, and only on GPUs of which profiles are known.
     pub held: Vec<ChargedTime>,
     /// The worst of the period.
     pub grade: Grade,
@@ -124,7 +124,7 @@ pub struct ChargedTime {
     pub rates: Arc<ChargedRates>,
 }
 
-/// What held time is of, and costs.
+/// The profile of the slot that was held, and what its time costs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChargedRates {
     /// Of an instance.

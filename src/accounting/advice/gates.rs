@@ -56,6 +56,18 @@ pub fn is_work_by_power(waiting: EnergySum, length: Nanoseconds) -> bool {
     waiting.0 > MOST_WATTS * u128::from(length.0 / 1_000)
 }
 
+/// The part of a time that is unknown where, of what was held in it, so much was measured and so much was not; none where nothing was
+/// held. What was held may be a share of a GPU.
+pub fn unknown_part(
+    time: Nanoseconds,
+    measured: Nanoseconds,
+    unmeasured: Nanoseconds,
+) -> Option<Nanoseconds> {
+    let held = u128::from(measured.0) + u128::from(unmeasured.0);
+    let part = (u128::from(time.0) * u128::from(unmeasured.0)).checked_div(held)?;
+    Some(Nanoseconds(u64::try_from(part).unwrap_or(time.0)))
+}
+
 /// Whether at most a twentieth of a wait, or of the grace that it has at least, is unknown: else it begins anew after that.
 pub fn is_wait_known(unknown: Nanoseconds, length: Nanoseconds, grace: Nanoseconds) -> bool {
     u128::from(unknown.0) * 20 <= u128::from(length.max(grace).0)

@@ -18,7 +18,9 @@ pub use evidence::{
 };
 pub use finding::{AdviceFinding, Dismissal, FindingGpu, FindingKind, FindingStretch, OrganisationSaving};
 pub use fleet::{COMMITMENT_DAYS, FleetEvidence, HourOfNode, ModelHours, NodeHours, ServiceQuarters};
-pub use gates::{PERIOD, grace_without_process, grace_without_use, is_wait_known, is_work_by_power};
+pub use gates::{
+    PERIOD, grace_without_process, grace_without_use, is_wait_known, is_work_by_power, unknown_part,
+};
 pub use job_notes::{add_notes, job_report};
 pub use report::{Advice, AdviceForReaders, AdviceRequest, AdviceSource, advise};
 pub use slot_time::{SlotRow, SlotTime};

@@ -1,6 +1,7 @@
 //! What the rows of a minute or quarter hour say of one workload on a slot: the same of a ledger and of the files of many.
 
 use super::evidence::{IdleStretch, ProcessPresence};
+use super::gates::unknown_part;
 use crate::model::{Microjoules, Nanoseconds, Utc};
 
 /// A row of the account, as far as idle time is concerned.
@@ -51,20 +52,19 @@ impl SlotTime {
     /// The stretch that it is; none if the workload used the slot, or all that it held was lent. `is_unclear` says whether somebody had
     /// memory on the slot who may have worked for it. Where a part was not measured, no idle time is known.
     pub fn stretch(self, [from, to]: [Utc; 2], is_unclear: bool, is_whole_gpu: bool) -> Option<IdleStretch> {
-        let (length, held) = (to.since(from), u128::from(self.idle.0 + self.unmeasured.0));
+        let length = to.since(from);
         let process = match (is_unclear, self.has_memory) {
             (true, _) => ProcessPresence::Unclear,
             (false, true) => ProcessPresence::Present,
             (false, false) => ProcessPresence::Absent,
         };
-        let unmeasured = u128::from(length.0) * u128::from(self.unmeasured.0);
-        let unmeasured = u64::try_from(unmeasured.checked_div(held)?).unwrap_or(length.0);
+        let unmeasured = unknown_part(length, self.idle, self.unmeasured)?;
         self.is_quiet.then(|| IdleStretch {
             from,
             to,
             grid: length,
-            idle: if unmeasured == 0 { self.idle } else { Nanoseconds(0) },
-            unknown: if is_unclear { length } else { Nanoseconds(unmeasured) },
+            idle: if unmeasured.0 == 0 { self.idle } else { Nanoseconds(0) },
+            unknown: if is_unclear { length } else { unmeasured },
             process,
             waiting: self.waiting,
             rate: self.rate.flatten(),

@@ -1,5 +1,6 @@
 //! Reads the evidence of advice from the files of many ledgers, by quarter hours, one file after the other.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -205,6 +206,8 @@ struct AdviceDayDraft<'a> {
     keys: Vec<KnownWorkload>,
     with_memory: BTreeSet<Arc<str>>,
     profiles: DayProfiles,
+    /// Each once in memory.
+    charged: HashSet<Arc<ChargedRates>>,
     quarters: BTreeMap<(Arc<str>, Option<u32>, Utc), Vec<QuarterRow>>,
 }
 
@@ -222,6 +225,7 @@ impl<'a> AdviceDayDraft<'a> {
             keys: Vec::new(),
             with_memory: BTreeSet::new(),
             profiles: DayProfiles::new(),
+            charged: HashSet::new(),
             quarters: BTreeMap::new(),
         }
     }
@@ -233,6 +237,8 @@ impl<'a> AdviceDayDraft<'a> {
             self.with_memory.insert(Arc::clone(&line.gpu.uuid));
         }
         self.note_profile(line);
+        let rates = self.rates(run);
+        let rates = interned(&mut self.charged, rates);
         let (is_busy, unknown) = (parts.within + used > 0, Nanoseconds(parts.unmeasured + parts.unavailable));
         let has_memory = line.amounts.memory_byte_seconds > 0;
         let row = QuarterRow {
@@ -256,7 +262,7 @@ impl<'a> AdviceDayDraft<'a> {
                 from: run.from,
                 to: run.to.min(self.header.revision.settled_until),
                 held: Nanoseconds(parts.held() - parts.unavailable),
-                rates: self.rates(run).into(),
+                rates,
             },
         };
         if row.key.is_some() || row.is_unclear {
@@ -456,11 +462,16 @@ fn append(runs: &mut Vec<SlotRun>, next: SlotRun) {
 }
 
 /// The one of those that are known which is equal.
-fn shared<T: Eq + Hash + ?Sized>(known: &mut HashSet<Arc<T>>, one: &Arc<T>) -> Arc<T> {
-    known.get(one).cloned().unwrap_or_else(|| {
-        known.insert(Arc::clone(one));
-        Arc::clone(one)
-    })
+fn interned<T: Eq + Hash + ?Sized>(
+    known: &mut HashSet<Arc<T>>,
+    one: impl Into<Arc<T>> + Borrow<T>,
+) -> Arc<T> {
+    if let Some(known) = known.get(one.borrow()) {
+        return Arc::clone(known);
+    }
+    let one = one.into();
+    known.insert(Arc::clone(&one));
+    one
 }
 
 /// By tenant and name, then by quarter hour.
@@ -606,7 +617,8 @@ impl<'a> FleetAdvice<'a> {
             self.evidence.gpus.entry(uuid).or_default().incidents.push(incident);
         }
         for (key, named) in &mut keys {
-            [key.tenant, named.name] = [&key.tenant, &named.name].map(|text| shared(&mut self.texts, text));
+            [key.tenant, named.name] =
+                [&key.tenant, &named.name].map(|text| interned(&mut self.texts, Arc::clone(text)));
             let known = self.evidence.workloads.entry(key.clone()).or_default();
             (known.name, known.class) = (Arc::clone(&named.name), named.class);
         }
@@ -624,7 +636,7 @@ impl<'a> FleetAdvice<'a> {
             day.stretches.into_iter().for_each(|one| known.add_idle(one, least_idle(named.class)));
             day.runs.into_iter().for_each(|run| append(&mut known.runs, run));
             for held in day.held {
-                let rates = shared(&mut self.rates, &held.rates);
+                let rates = interned(&mut self.rates, held.rates);
                 known.add_held(ChargedTime { rates, ..held });
             }
             known.grade = known.grade.max(day.grade);
@@ -704,7 +716,10 @@ impl<'a> FleetAdvice<'a> {
                 known.forget_short(least_idle(workload.class));
                 if !has_one_currency {
                     known.stretches.iter_mut().for_each(|stretch| stretch.rate = None);
-                    known.held.iter_mut().for_each(|held| Arc::make_mut(&mut held.rates).slot = None);
+                    for held in &mut known.held {
+                        let without = ChargedRates { slot: None, ..(*held.rates).clone() };
+                        held.rates = interned(&mut self.rates, without);
+                    }
                 }
             }
         }

@@ -1,5 +1,5 @@
 //! Reads the evidence of advice from the ledger: rows of the account without use, runs, and incidents. Rows in which a holder worked
-//! are most of a busy ledger: SQLite passes them over, or adds them up where smaller instances are looked for.
+//! are most of a busy ledger: SQLite passes them over. Only where smaller instances are looked for are all rows read and added up.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -351,8 +351,8 @@ impl<'a> EvidenceReader<'a> {
             while let Some(row) = rows.next()? {
                 let (minute, held): (Utc, u64) = (Utc(loaded(row, 0)?), loaded(row, 5)?);
                 if held > 0 {
-                    let slot = (row.get(2)?, row.get(1)?, loaded_instance(row, 3)?, row.get(4)?);
-                    let ([begin, end], sum) = found.entry(slot).or_insert(([minute; 2], 0));
+                    let of = (row.get(2)?, row.get(1)?, loaded_instance(row, 3)?, row.get(4)?);
+                    let ([begin, end], sum) = found.entry(of).or_insert(([minute; 2], 0));
                     (*begin, *end) = ((*begin).min(minute), (*end).max(minute));
                     *sum += held;
                 }

@@ -17,11 +17,11 @@ use crate::model::{Bytes, HolderKind, Microjoules, MigProfile, Nanoseconds, Seri
 pub(super) const RULE: AdviceRule = AdviceRule {
     kind: FindingKind::SmallerInstance,
     code: "A6",
-    rule: "each run held one GPU or MIG instance, alone for 95 % of the time. The most memory of all runs and a tenth more fit on the \
-           instance. In 99 % of the working time multiprocessors and memory bandwidth were below four fifths of its. 3 runs or 7 days, \
-           24 GPU-hours",
-    risk: "bursts take longer, a later run may need more memory, and instances have no NVLink. The ledger of a node knows one node of a \
-           job. The time is there for others only if the slices that become free are used",
+    rule: "each run held one GPU or MIG instance, alone for 95 % of the time; the most memory of all runs and a tenth more fit on the \
+           instance; multiprocessors and memory bandwidth were below four fifths of the instance's in 99 % of the working time; 3 runs or 7 \
+           days, and 24 GPU-hours",
+    risk: "bursts take longer, a later run may need more memory, and instances have no NVLink; of a job on several nodes, a ledger knows \
+           one. The time is there for others only if the slices that become free are used",
     how: "ask for an instance of this profile (nvidia.com/mig-PROFILE of a pod, the type that gres.conf gives it for a job), first for one run",
     is_credit: false,
     find,
@@ -210,13 +210,17 @@ fn saved<'a>(
             let left = held.0.saturating_sub(all.saturating_sub(free));
             let time = u128::from(left) * u128::from(own - smaller) / u128::from(own);
             let [most, of_slot] = [price.most(rates.gpu), rates.slot].map(|nano| nano.map(i128::from));
-            let rate = of_slot.zip(most).map(|(of_slot, most)| {
-                let less = (of_slot * i128::from(own) - most * i128::from(smaller)) * i128::from(rates.paid);
-                less.div_euclid(i128::from(own - smaller) * i128::from(WHOLE_RATE))
-            });
-            if rate.is_some_and(|rate| rate < 0) {
+            // Whoever pays for used time gets no less by it, but may get more.
+            let less = of_slot
+                .zip(most)
+                .map(|(of_slot, most)| of_slot * i128::from(own) - most * i128::from(smaller));
+            if less.is_some_and(|less| less < 0) {
                 return None;
             }
+            let rate = less.map(|less| {
+                let paid = less * i128::from(rates.paid);
+                paid.div_euclid(i128::from(own - smaller) * i128::from(WHOLE_RATE))
+            });
             let stretch = IdleStretch {
                 from: *from,
                 to: *to,
@@ -458,6 +462,13 @@ mod tests {
         assert_eq!(rates(|rates| rates.slot = None), Some(None));
         assert_eq!(rates(|rates| rates.paid /= 2), Some(Some(400)));
         assert_eq!(rates(|rates| rates.paid = 0), Some(Some(0)));
+        let dear = changed(|evidence| {
+            evidence.profiles.clear();
+            offer(evidence, "1g.10gb", 1, Some(7_200));
+            let workloads = evidence.workloads.values_mut();
+            workloads.for_each(|one| Arc::make_mut(&mut one.slots[0].1.held[0].rates).paid = 0);
+        });
+        assert_eq!(dear, None, "it would cost more than the GPU, whoever pays");
         let mut both = ProfilePrice::default();
         assert_eq!(both.most(Some(800)), None, "without a price");
         both.add(RateKind::InstanceHour, 400);

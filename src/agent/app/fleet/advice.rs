@@ -10,7 +10,7 @@ use crate::accounting::day_files::{ExportError, ExportSource, make_advice_for_re
 use crate::model::Nanoseconds;
 use crate::runtime::clock::system_now;
 
-/// The pause before advice is made anew, in times of how long it took, so that it is made in a hundredth of all time.
+/// The pause before advice is made anew, in times of how long it took, where that is not too long.
 const PAUSE: u64 = 100;
 
 const LONGEST_PAUSE: Nanoseconds = Nanoseconds::from_seconds(3_600);
