@@ -8,8 +8,8 @@ use super::gates::draws_power;
 use crate::accounting::billing::{GpuIncident, RateKind};
 use crate::accounting::tenants::recurring_name;
 use crate::model::{
-    Bytes, EDGES, GpuId, Grade, Holder, HolderId, Microjoules, MigProfile, Nanoseconds, Series, Shape,
-    Shapes, Utc, WorkloadClass,
+    Bytes, EDGES, GpuId, Grade, Holder, HolderId, Microjoules, MigProfile, Nanoseconds, Series, Shapes, Utc,
+    WorkloadClass,
 };
 
 /// Shorter stretches are forgotten: no rule has a shorter limit.
@@ -295,13 +295,14 @@ impl AdviceEvidence {
         self.workloads.entry(key.clone()).or_default().slot(slot)
     }
 
-    /// Adds a shape of a part of a workload that has a name.
-    pub fn add_shape(&mut self, key: &WorkloadKey, part: &HolderId, series: Series, shape: &Shape) {
-        if series == Series::Busy && shape.0[EDGES.len()] > 0 {
+    /// Adds shapes of a part of a workload that has a name.
+    pub fn add_shapes(&mut self, key: &WorkloadKey, part: &HolderId, shapes: &Shapes) {
+        if shapes[Series::Busy as usize].0[EDGES.len()] > 0 {
             self.shared_parts.entry(key.clone()).or_default().insert(part.name().into());
         }
         let name = self.workloads.get(key).map(|workload| workload.name.clone()).unwrap_or_default();
-        self.shapes.entry((Arc::clone(&key.tenant), name)).or_default()[series as usize].add(shape);
+        let known = self.shapes.entry((Arc::clone(&key.tenant), name)).or_default();
+        known.iter_mut().zip(shapes).for_each(|(known, shape)| known.add(shape));
     }
 
     /// Sets on which GPUs a process that is not seen is none, from those on which memory of processes was reported: boards of one

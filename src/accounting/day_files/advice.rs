@@ -11,7 +11,7 @@ use super::day_file::{DayFile, RunLimits};
 use super::day_walk::read_days;
 use super::directory::{DayPath, ExportDirectory};
 use super::error::{ExportError, FileProblem};
-use super::evidence_file::read_evidence;
+use super::evidence_file::read_shapes;
 use super::expected::{ExpectedNode, FileTimes, Reports};
 use super::fleet::ExportSource;
 use crate::accounting::advice::{
@@ -23,8 +23,8 @@ use crate::accounting::billing::{
     BillLine, BillRate, DayHeader, DayIncident, DayRow, DayShape, ExactMoney, FileNumbers, Terms, WHOLE_RATE,
 };
 use crate::model::{
-    Bytes, DAY, Fact, Facts, Grade, HOUR, Holder, HolderId, MigProfile, Nanoseconds, QUARTER_HOUR, Series,
-    Shapes, Utc, VisibleAccount, WorkloadClass,
+    Bytes, DAY, Fact, Facts, Grade, HOUR, Holder, HolderId, MigProfile, Nanoseconds, QUARTER_HOUR, Shapes,
+    Utc, VisibleAccount, WorkloadClass,
 };
 
 /// The findings over the files of a directory; tells after each file how many were read, and how many there are.
@@ -182,9 +182,9 @@ impl DayReader<'_> {
         let AdviceDayDraft { keys, with_memory, profiles, .. } = draft;
         let (revision, path) = (file.header().revision, ExportDirectory::evidence_beside(&day.path));
         let is_followed = self.follows_links || !path.is_symlink();
-        let evidence = if is_recent && is_followed { read_evidence(&path, &revision)? } else { None };
+        let read = if is_recent && is_followed { read_shapes(&path, &revision)? } else { Vec::new() };
         let mut shapes = BTreeMap::<(usize, HolderId), Shapes>::new();
-        for DayShape { owner, series, shape } in evidence.into_iter().flat_map(|evidence| evidence.shapes) {
+        for DayShape { owner, series, shape } in read {
             let own = WorkloadKey::of(owner.tenant.into(), &owner.holder);
             let place = keys.iter().position(|(key, _)| *key == own);
             if let Some(place) = place.filter(|_| !shared.contains(&owner.gpu.uuid)) {
@@ -623,9 +623,7 @@ impl<'a> FleetAdvice<'a> {
             (known.name, known.class) = (Arc::clone(&named.name), named.class);
         }
         for ((place, part), shapes) in shapes {
-            for (series, shape) in Series::ALL.into_iter().zip(&shapes) {
-                self.evidence.add_shape(&keys[place].0, &part, series, shape);
-            }
+            self.evidence.add_shapes(&keys[place].0, &part, &shapes);
         }
         for ((place, mut slot), day) in slots {
             let (key, named) = &keys[place];

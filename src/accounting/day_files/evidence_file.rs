@@ -9,6 +9,7 @@ use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::KeyValue;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
+use parquet::schema::types::Type;
 
 use super::columns::signed;
 use super::control::{DIGEST_KEY, FORMAT, FORMAT_KEY, HEADER_KEY, MICROSECOND, digest_of};
@@ -28,6 +29,10 @@ const TIME: &str = "optional int64 {} (TIMESTAMP(MICROS,true));";
 /// What `kind` says of a row.
 const SHAPE: &str = "shape";
 const RUN: &str = "run";
+
+/// The columns that say what a shape is, and whose.
+const OF_SHAPES: [&str; 8] =
+    ["kind", "gpu", "gpu_uuid", "gpu_instance", "tenant", "workload", "workload_version", "series"];
 
 /// A row of the file.
 enum EvidenceRow<'a> {
@@ -166,6 +171,47 @@ pub fn write_evidence(evidence: &DayEvidence) -> ParquetResult<Vec<u8>> {
 /// # Errors
 /// It cannot be read, or is no file of evidence that this version reads.
 pub fn read_evidence(path: &Path, revision: &DayRevision) -> Result<Option<DayEvidence>, FileProblem> {
+    let (mut shapes, mut runs) = (Vec::new(), Vec::new());
+    let header = read_rows(
+        path,
+        revision,
+        |_| true,
+        |kind, row| {
+            match kind {
+                SHAPE => shapes.push(row.shape()?),
+                RUN => runs.push(row.run()?),
+                // A later version may have other kinds.
+                _ => {}
+            }
+            Ok(())
+        },
+    )?;
+    Ok(header.map(|header| DayEvidence { header, shapes, runs }))
+}
+
+/// The shapes of that, without the time that reading the many columns of runs takes.
+///
+/// # Errors
+/// As of [`read_evidence`].
+pub(super) fn read_shapes(path: &Path, revision: &DayRevision) -> Result<Vec<DayShape>, FileProblem> {
+    let is_of_shapes = |name: &str| OF_SHAPES.contains(&name) || SHAPE_COLUMNS.contains(&name);
+    let mut shapes = Vec::new();
+    read_rows(path, revision, is_of_shapes, |kind, row| {
+        if kind == SHAPE {
+            shapes.push(row.shape()?);
+        }
+        Ok(())
+    })?;
+    Ok(shapes)
+}
+
+/// Reads some columns of all rows, and gives each with its kind.
+fn read_rows(
+    path: &Path,
+    revision: &DayRevision,
+    is_wanted: impl Fn(&str) -> bool,
+    mut add: impl FnMut(&str, &Cells<'_>) -> Result<(), FileProblem>,
+) -> Result<Option<EvidenceHeader>, FileProblem> {
     let source = match file::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         source => source?,
@@ -176,18 +222,15 @@ pub fn read_evidence(path: &Path, revision: &DayRevision) -> Result<Option<DayEv
         if header.revision != *revision {
             return Ok(None);
         }
-        let (mut shapes, mut runs) = (Vec::new(), Vec::new());
-        for row in reader.get_row_iter(None)? {
+        let schema = reader.metadata().file_metadata().schema();
+        let fields = schema.get_fields().iter().filter(|field| is_wanted(field.name())).cloned().collect();
+        let wanted = Type::group_type_builder(schema.name()).with_fields(fields).build()?;
+        for row in reader.get_row_iter(Some(wanted))? {
             let row = row?;
             let row = Cells::of(&row);
-            match row.text("kind")? {
-                SHAPE => shapes.push(row.shape()?),
-                RUN => runs.push(row.run()?),
-                // A later version may have other kinds.
-                _ => {}
-            }
+            add(row.text("kind")?, &row)?;
         }
-        Ok(Some(DayEvidence { header, shapes, runs }))
+        Ok(Some(header))
     })
 }
 
@@ -320,6 +363,7 @@ mod tests {
         assert_eq!(bytes, write_evidence(&written).unwrap());
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(read_evidence(&path, &revision).unwrap(), Some(written));
+        assert_eq!(read_shapes(&path, &revision).unwrap(), evidence().shapes);
         assert_eq!(revision_of(&path), Some(revision));
         let other = DayRevision { rate: Utc(8), ..revision };
         assert_eq!(read_evidence(&path, &other).unwrap(), None);

@@ -21,7 +21,7 @@ use crate::accounting::billing::{
 use crate::accounting::tenants::{class, tenant};
 use crate::model::{
     Bytes, Evidence, Grade, HolderId, HolderKind, Microjoules, MigProfile, Nanoseconds, QUARTER_HOUR, Run,
-    RunKey, SHAPE_COLUMNS, Series, Shape, ShapeKey, Utc,
+    RunKey, SHAPE_COLUMNS, Shape, ShapeKey, Shapes, Utc,
 };
 
 pub(super) fn make_advice(connection: &Connection, request: &AdviceRequest) -> Result<Advice, Cause> {
@@ -417,25 +417,27 @@ impl<'a> EvidenceReader<'a> {
             sums.join(",")
         );
         for [from, to] in self.account.spans([self.evidence.from, self.evidence.to], []) {
-            let found: Vec<(i64, Series, Shape)> =
+            let found: Vec<(i64, Shapes)> =
                 rows(self.account.connection, &sql, [stored(from.0)?, stored(to.0)?], |row| {
                     let mut shape = Shape::default();
                     for (place, time) in shape.0.iter_mut().enumerate() {
                         *time = loaded(row, 2 + place)?;
                     }
-                    Ok((row.get(0)?, loaded_series(row, 1)?, shape))
+                    let mut shapes = Shapes::default();
+                    shapes[loaded_series(row, 1)? as usize] = shape;
+                    Ok((row.get(0)?, shapes))
                 })?;
-            for (holder, series, shape) in found {
+            for (holder, shapes) in found {
                 let id = self.id(holder)?;
-                self.add_shape(&id, from, series, &shape);
+                self.add_shapes(&id, from, &shapes);
             }
         }
         Ok(())
     }
 
-    fn add_shape(&mut self, id: &HolderId, at: Utc, series: Series, shape: &Shape) {
+    fn add_shapes(&mut self, id: &HolderId, at: Utc, shapes: &Shapes) {
         if let Some(key) = self.key(id, at) {
-            self.evidence.add_shape(&key, id, series, shape);
+            self.evidence.add_shapes(&key, id, shapes);
         }
     }
 
@@ -446,11 +448,7 @@ impl<'a> EvidenceReader<'a> {
             })?;
         for (gpu, evidence) in open {
             for (ShapeKey { hour, holder, .. }, shapes) in evidence.shapes {
-                for (series, shape) in
-                    Series::ALL.into_iter().zip(&shapes).filter(|(_, shape)| shape.is_known())
-                {
-                    self.add_shape(&holder, hour, series, shape);
-                }
+                self.add_shapes(&holder, hour, &shapes);
             }
             for (RunKey { gpu_instance, .. }, run) in evidence.runs {
                 if run.amounts.memory_peak > 0 {
