@@ -9,9 +9,8 @@ use parquet::file::reader::ChunkReader;
 
 use super::day_file::{DayFile, RunLimits};
 use super::day_walk::read_days;
-use super::directory::{DayPath, ExportDirectory};
+use super::directory::DayPath;
 use super::error::{ExportError, FileProblem};
-use super::evidence_file::read_shapes;
 use super::expected::{ExpectedNode, FileTimes, Reports};
 use super::fleet::ExportSource;
 use crate::accounting::advice::{
@@ -78,8 +77,7 @@ fn read_all_evidence(
     let from = Utc(to.0.saturating_sub(PERIOD.0)).floor(DAY);
     let wants_fleet = !source.expected.is_empty() && *visible == VisibleAccount::Everything;
     let begin = if wants_fleet { Utc(to.0.saturating_sub(COMMITMENT_DAYS * DAY.0)).floor(DAY) } else { from };
-    let follows_links = source.untrusted_at.is_none();
-    let reader = DayReader { visible, since: from, wants_fleet, follows_links };
+    let reader = DayReader { source, visible, since: from, wants_fleet };
     let expected = if wants_fleet { source.expected.as_slice() } else { &[] };
     let mut draft = FleetAdvice::new([begin, from, to], expected);
     let read = |day: &DayPath, shared: &BTreeSet<Arc<str>>| reader.read(day, shared);
@@ -92,11 +90,11 @@ fn read_all_evidence(
 }
 
 struct DayReader<'a> {
+    source: &'a ExportSource<'a>,
     visible: &'a VisibleAccount,
     /// Only what is of the fleet is read of days before.
     since: Utc,
     wants_fleet: bool,
-    follows_links: bool,
 }
 
 /// By place of the workload, and slot.
@@ -180,9 +178,8 @@ impl DayReader<'_> {
         }
         let slots = draft.slots();
         let AdviceDayDraft { keys, with_memory, profiles, .. } = draft;
-        let (revision, path) = (file.header().revision, ExportDirectory::evidence_beside(&day.path));
-        let is_followed = self.follows_links || !path.is_symlink();
-        let read = if is_recent && is_followed { read_shapes(&path, &revision)? } else { Vec::new() };
+        let revision = file.header().revision;
+        let read = if is_recent { self.source.shapes(day, &revision)? } else { Vec::new() };
         let mut shapes = BTreeMap::<(usize, HolderId), Shapes>::new();
         for DayShape { owner, series, shape } in read {
             let own = WorkloadKey::of(owner.tenant.into(), &owner.holder);
@@ -557,8 +554,9 @@ const OWNED: &str = "owned";
 /// The evidence of all files up to now.
 struct FleetAdvice<'a> {
     evidence: AdviceEvidence,
-    /// Tenants and names of workloads, and what their time costs, each once in memory.
+    /// Tenants and names of workloads, each once in memory.
     texts: HashSet<Arc<str>>,
+    /// Likewise.
     rates: HashSet<Arc<ChargedRates>>,
     /// The GPUs on which memory of processes was reported.
     with_memory: BTreeSet<Arc<str>>,

@@ -14,7 +14,7 @@ use super::control::{digest_of, digest_of_file};
 use super::day_file::{DayFile, RunLimits};
 use super::directory::{DayPath, ExportDirectory, date_of};
 use super::error::{ExportError, FileProblem};
-use super::evidence_file::read_evidence;
+use super::evidence_file::{read_evidence, read_shapes};
 use super::expected::{ExpectedNode, FileTimes, MissingTime, ReportGap, Reports};
 use super::lines::RunSums;
 use super::quarters::{GpuQuarter, QuarterDraft};
@@ -24,8 +24,8 @@ use super::tree::ExportTree;
 use crate::accounting::billing::costs::LocalHour;
 use crate::accounting::billing::{
     Bill, BillDraft, BillLine, BillRate, BillRequest, BillTerms, DayEvidence, DayHeader, DayRevision, DayRow,
-    ExactMoney, ExportedFile, Fleet, FleetReasons, GpuConflict, LineDetail, LineFilter, LineRates, PriceBook,
-    PricedSlot, PricedSpan, RateKind, RateSchedule, StatedBudgets, days_between, list_first,
+    DayShape, ExactMoney, ExportedFile, Fleet, FleetReasons, GpuConflict, LineDetail, LineFilter, LineRates,
+    PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule, StatedBudgets, days_between, list_first,
 };
 use crate::model::{
     Amounts, DAY, GpuId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc, VisibleAccount,
@@ -82,17 +82,24 @@ impl<'a> ExportSource<'a> {
         self.last_export(&self.days()?)
     }
 
-    /// The evidence beside an account of that revision; none where there is none, and where it is a link in a tree of others.
+    /// The evidence beside an account of that revision, if there is any.
     pub(super) fn evidence(
         &self,
         day: &DayPath,
         revision: &DayRevision,
     ) -> Result<Option<DayEvidence>, FileProblem> {
+        self.evidence_path(day).map_or(Ok(None), |path| read_evidence(&path, revision))
+    }
+
+    /// The shapes of that evidence.
+    pub(super) fn shapes(&self, day: &DayPath, revision: &DayRevision) -> Result<Vec<DayShape>, FileProblem> {
+        self.evidence_path(day).map_or(Ok(Vec::new()), |path| read_shapes(&path, revision))
+    }
+
+    /// None where it is a link in a tree of others.
+    fn evidence_path(&self, day: &DayPath) -> Option<PathBuf> {
         let path = ExportDirectory::evidence_beside(&day.path);
-        if self.untrusted_at.is_some() && path.is_symlink() {
-            return Ok(None);
-        }
-        read_evidence(&path, revision)
+        (self.untrusted_at.is_none() || !path.is_symlink()).then_some(path)
     }
 
     fn last_export(&self, all: &[DayPath]) -> Result<Utc, ExportError> {

@@ -9,7 +9,7 @@ use super::directory::DayPath;
 use super::error::{ExportError, FileProblem};
 use super::fleet::ExportSource;
 use crate::accounting::advice::{AdviceSource, PERIOD};
-use crate::accounting::billing::{BillLine, DayEvidence, DayHeader, DayRow, ExactMoney};
+use crate::accounting::billing::{BillLine, DayHeader, DayRow, ExactMoney};
 use crate::accounting::planning::{
     Demand, DemandDraft, DemandQuarter, DemandRequest, DemandRun, Fit, FitDraft, FitRequest, FitRow,
     LastPrice,
@@ -79,11 +79,10 @@ pub fn make_demand(
 
 /// Opens a file, and takes its rows by quarter hours, without those of GPUs that several ledgers have.
 fn read_rows(
-    source: &ExportSource<'_>,
     day: &DayPath,
     shared: &BTreeSet<Arc<str>>,
     mut take: impl FnMut(&DayHeader, &DayRow),
-) -> Result<(DayHeader, Option<DayEvidence>), FileProblem> {
+) -> Result<DayHeader, FileProblem> {
     let file = DayFile::open(&day.path)?;
     file.check_place(day)?;
     let (begin, none) = (file.header().day, BTreeSet::new());
@@ -95,8 +94,7 @@ fn read_rows(
         }
         Ok(())
     })?;
-    let evidence = source.evidence(day, &file.header().revision)?;
-    Ok((file.into_header(), evidence))
+    Ok(file.into_header())
 }
 
 /// The product of a GPU in a header.
@@ -129,7 +127,7 @@ impl FitDay {
     ) -> Result<(DayHeader, Self), FileProblem> {
         let mut day = Self::default();
         let mut parts = BTreeMap::<HolderId, Option<usize>>::new();
-        let (header, evidence) = read_rows(source, path, shared, |header, run| {
+        let header = read_rows(path, shared, |header, run| {
             let line = &run.line;
             let rate = rate(header, line);
             let key = (model(header, &line.gpu.uuid).to_owned(), line.slot.profile.clone());
@@ -158,8 +156,8 @@ impl FitDay {
             }
         })?;
         day.rows.sort_by_key(|row| row.from);
-        let shapes = evidence.into_iter().flat_map(|evidence| evidence.shapes);
-        for shape in shapes.filter(|shape| !shared.contains(&shape.owner.gpu.uuid)) {
+        let shapes = source.shapes(path, &header.revision)?;
+        for shape in shapes.into_iter().filter(|shape| !shared.contains(&shape.owner.gpu.uuid)) {
             if let Some(part) = parts.get(&shape.owner.holder).copied().flatten() {
                 day.shapes.push((part, shape.series, shape.shape));
             }
@@ -192,7 +190,7 @@ impl DemandDay {
     ) -> Result<(DayHeader, Self), FileProblem> {
         let mut day = Self::default();
         let mut counted = BTreeSet::<Arc<str>>::new();
-        let (header, evidence) = read_rows(source, path, shared, |header, run| {
+        let header = read_rows(path, shared, |header, run| {
             if !request.counts(run.node.pool.as_deref()) {
                 return;
             }
@@ -215,6 +213,7 @@ impl DemandDay {
                 money: ExactMoney::of_time(nano.unwrap_or_default(), held),
             });
         })?;
+        let evidence = source.evidence(path, &header.revision)?;
         let runs = evidence.into_iter().flat_map(|evidence| evidence.runs);
         day.runs = runs
             .filter(|run| counted.contains(&run.owner.gpu.uuid))

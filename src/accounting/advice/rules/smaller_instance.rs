@@ -210,7 +210,7 @@ fn saved<'a>(
             let left = held.0.saturating_sub(all.saturating_sub(free));
             let time = u128::from(left) * u128::from(own - smaller) / u128::from(own);
             let [most, of_slot] = [price.most(rates.gpu), rates.slot].map(|nano| nano.map(i128::from));
-            // Whoever pays for used time gets no less by it, but may get more.
+            // Also where the tenant pays for used time: his part of the saving is 0, but an instance may cost more.
             let less = of_slot
                 .zip(most)
                 .map(|(of_slot, most)| of_slot * i128::from(own) - most * i128::from(smaller));
