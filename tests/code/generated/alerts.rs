@@ -65,13 +65,17 @@ fn alerts(rules: &[Rule]) -> String {
             text += "\n| alert | severity | level | after | what it says |\n|---|---|---|---|---|\n";
         }
         let summary = rule.annotations["summary"].replace('|', "\\|");
-        text += &format!(
+        let row = format!(
             "| [{name}](runbooks/{name}.md) | {} | {} | {} | {} |\n",
             rule.labels["severity"],
             level(rule).name(),
             rule.lasts.as_deref().unwrap_or("at once"),
             readable(&summary)
         );
+        // An objective has an alert for each pair of windows.
+        if !text.ends_with(&row) {
+            text += &row;
+        }
     }
     text
 }

@@ -44,9 +44,12 @@ pub(super) fn held_without_use(title: &'static str, scope: &str) -> Panel {
         .sorted_by(&["Idle hours of the last day"])
 }
 
+pub(super) const CLUSTER: Variable =
+    Variable { name: "cluster", label: "Cluster", selector: "gpumeter_build_info", all: Some(".*") };
+
 pub(super) fn cluster_and_job() -> Vec<Variable> {
     vec![
-        Variable { name: "cluster", label: "Cluster", selector: "gpumeter_build_info", all: Some(".*") },
+        CLUSTER,
         Variable {
             name: "job",
             label: "Job",
@@ -109,7 +112,7 @@ pub(super) fn annotations(scope: &'static str, is_large: bool) -> Vec<Annotation
             is_shown: true,
             ..mark(
                 "Price changes",
-                "changes(model:gpu_cost_per_hour:max{$fleet}[$__rate_interval]) > 0",
+                "changes(model:gpu_cost_per_hour:max{cluster=~\"$cluster\"}[$__rate_interval]) > 0",
                 "price changed",
                 "{{model}} {{currency}} {{price_class}} {{cluster}}",
                 "yellow",

@@ -227,6 +227,7 @@ fn availability() -> Row {
                 .coloured_column("Available", "percentunit", &format!("{} / {all}", hours("available")), &[(f64::NEG_INFINITY, "red"), (0.995, "green")])
                 .coloured_column("Allowance used", "percentunit", &format!("{} / {all} / 0.005", hours("unavailable")), &[(f64::NEG_INFINITY, "green"), (1.0, "red")])
                 .column("Lost GPU-hours", "none", &format!("{} / 3600", hours("unavailable")))
+                .column("Held GPU-hours", "none", &format!("{all} / 3600"))
                 .sorted_by(&["Allowance used"]),
             Panel::lines("Pace of the allowance", "How many times faster than in 30 days the allowance is used up, over one hour and six; alerts fire above 14.4 and 6. The ten highest.")
                 .width(7)

@@ -5,13 +5,17 @@ use super::shared;
 use super::{Dashboard, Question, Row, Variable};
 
 pub(super) fn dashboard() -> Dashboard {
-    let mut variables = shared::cluster_and_job();
+    let mut variables = vec![shared::CLUSTER];
     for (name, label, selector) in [
-        ("namespace", "Namespace", "namespace_owner:gpu_workload_held_seconds:increase1h{$fleet}"),
+        (
+            "namespace",
+            "Namespace",
+            r#"namespace_owner:gpu_workload_held_seconds:increase1h{cluster=~"$cluster"}"#,
+        ),
         (
             "owner",
             "Owner",
-            r#"namespace_owner:gpu_workload_held_seconds:increase1h{$fleet, namespace=~"$namespace"}"#,
+            r#"namespace_owner:gpu_workload_held_seconds:increase1h{cluster=~"$cluster", namespace=~"$namespace"}"#,
         ),
     ] {
         variables.push(Variable { name, label, selector, all: Some(".*") });
@@ -23,13 +27,13 @@ pub(super) fn dashboard() -> Dashboard {
         terms: TERMS,
         questions: questions(),
         variables,
-        annotations: shared::annotations("$fleet", true),
+        annotations: shared::annotations(r#"cluster=~"$cluster""#, true),
         rows: vec![by_owner(), over_time(), load()],
         from: "now-24h",
     }
 }
 
-const SCOPE: &str = r#"$fleet, namespace=~"$namespace", owner=~"$owner""#;
+const SCOPE: &str = r#"cluster=~"$cluster", namespace=~"$namespace", owner=~"$owner""#;
 
 /// An expression in which `$own` stands for the matchers of the chosen owners.
 fn own(expression: &str) -> String {
@@ -40,11 +44,11 @@ const NO_WORK: &str = "no server of the chosen owners counted a token in the las
 const NO_MONEY: &str = "no prices are configured, or no server counted a token in the last hour";
 
 /// Money or energy of the owners that have it and produced units, divided by their units: a ratio of sums, so that it is right over
-/// several owners, clusters and jobs, too.
+/// several owners and clusters, too.
 fn per_unit(metric: &str, unit: &str, by: &str) -> String {
     let ratio = format!("namespace_owner_unit:gpu_workload_{metric}:per_unit1h{{$own, unit=\"{unit}\"}}");
     let units = format!(
-        "on (cluster, job, namespace, owner) group_left () namespace_owner_unit:work_units:increase1h{{$own, unit=\"{unit}\"}}"
+        "on (cluster, namespace, owner) group_left () namespace_owner_unit:work_units:increase1h{{$own, unit=\"{unit}\"}}"
     );
     own(&format!("sum by ({by}) ({ratio} * {units}) / sum by ({by}) (0 * {ratio} + {units})"))
 }
@@ -104,13 +108,13 @@ fn questions() -> [Question; 3] {
         Question {
             text: "What does a million output tokens cost?",
             panels: vec![
-                Panel::stat("Held, last hour (estimate)", "Price of what the owners with output tokens held, by those tokens: what you pay, and the number to compare with an API's price; an estimate beside the bill.")
+                Panel::stat("Held per 1M output (estimate)", "Price of what the owners with output tokens held, by a million of those tokens: what you pay, and the number to compare with an API's price; an estimate beside the bill.")
                     .unit("locale")
                     .decimals(3)
                     .shows_legend()
                     .query(&per_million("held", "currency"), "{{currency}}, owners with tokens")
                     .empty(NO_MONEY),
-                Panel::stat("Used, last hour (estimate)", "The same for the time that the work kept GPUs busy: what it would cost if they never waited; an estimate.")
+                Panel::stat("Used per 1M output (estimate)", "The same for the time that the work kept GPUs busy: what it would cost if they never waited; an estimate.")
                     .unit("locale")
                     .decimals(3)
                     .shows_legend()
@@ -121,7 +125,7 @@ fn questions() -> [Question; 3] {
         Question {
             text: "What energy does an output token take?",
             panels: vec![
-                Panel::stat("Joules per output token, last hour, owners with tokens", "Energy of the GPUs of the owners with output tokens, by those tokens; all, and without their idle power.")
+                Panel::stat("Joules per output token, owners with tokens", "Energy of the GPUs of the owners with output tokens, by those tokens; all, and without their idle power.")
                     .decimals(3)
                     .shows_legend()
                     .query(&per_token("energy", ""), "all")
@@ -150,10 +154,19 @@ fn questions() -> [Question; 3] {
 const HELD_SECONDS: &str = "namespace_owner:gpu_workload_held_seconds:increase1h{$own}";
 const USED_SECONDS: &str = "namespace_owner:gpu_workload_used_seconds:increase1h{$own}";
 
-/// What an owner may do, by the share of its held time that it used.
+const UNITS: &str = "namespace_owner_unit:work_units:increase1h{$own}";
+const TOKENS: &str =
+    r#"sum by (namespace, owner) (namespace_owner_unit:work_units:increase1h{$own, unit="output_tokens"})"#;
+
+fn used_of_held() -> String {
+    own(&format!("sum by ({OWNER}) ({USED_SECONDS}) / on ({OWNER}) (sum by ({OWNER}) ({HELD_SECONDS}) > 0)"))
+}
+
+/// What an owner may do, by the share of its held time that it used; below 0 where its servers counted no token.
 const TO_DO: &[(f64, &str)] = &[
+    (-0.5, "no tokens: scale to zero; if GPUs are busy, look with what"),
     (0.05, "hardly works: scale in, or give it back"),
-    (0.5, "waits: fewer replicas, or several models on one GPU"),
+    (0.5, "waits: fewer replicas, smaller GPUs, or several models on one"),
     (1.05, "kept busy; if dear: reconsider model, precision, batch size"),
     (f64::INFINITY, "uses more than its share of a GPU; hold more if it is slow"),
 ];
@@ -164,7 +177,7 @@ fn by_owner() -> Row {
 
 fn price_per_unit() -> Panel {
     let per_request = format!("1e3 * {}", per_unit("held_cost", "requests", PRICED_OWNER));
-    Panel::table("Price and energy of a unit of work, the dearest first (estimate)", "Owners whose servers Prometheus scrapes. If a server has several models, Model is the one with most requests now, and the price covers all. In + out: input and output tokens together. An estimate beside the bill.")
+    Panel::table("Price and energy of a unit of work, the dearest first (estimate)", "Owners whose servers Prometheus scrapes. Equal names in several clusters are one row: choose a cluster. If a server has several models, Model is the one with most requests now, and the price covers all. In + out: input and output tokens together. An estimate beside the bill.")
         .empty(NO_WORK)
         .key("namespace", "Namespace")
         .key("owner", "Owner")
@@ -186,12 +199,23 @@ fn price_per_unit() -> Panel {
         .absent("no tokens")
         .number_column("Dynamic J / token", 3, &per_token("dynamic_energy", OWNER))
         .absent("no tokens")
+        .column("Used of held", "percentunit", &format!("{} and on ({OWNER}) {}", used_of_held(), own(UNITS)))
+        .absent("holds nothing")
+        .number_column("Tokens / s", 1, &format!("{} / 3600", own(TOKENS)))
+        .absent("no tokens")
         .sorted_by(&["Held / 1M output"])
         .paged()
         .widths(WIDTHS)
 }
 
-const WIDTHS: &[(&str, u32)] = &[("Namespace", 110), ("Owner", 230), ("Currency", 90)];
+const WIDTHS: &[(&str, u32)] = &[
+    ("Namespace", 110),
+    ("Owner", 190),
+    ("Model", 120),
+    ("Currency", 90),
+    ("Used of held", 105),
+    ("Tokens / s", 85),
+];
 
 fn waste() -> Panel {
     let money = |basis: &str| {
@@ -199,10 +223,9 @@ fn waste() -> Panel {
             "sum by ({PRICED_OWNER}) (namespace_owner:gpu_workload_{basis}_cost:increase1h{{$own}})"
         ))
     };
-    let share = own(&format!(
-        "sum by ({OWNER}) ({USED_SECONDS}) / on ({OWNER}) (sum by ({OWNER}) ({HELD_SECONDS}) > 0)"
-    ));
-    Panel::table("Held, used and wasted, the most wasted first (estimate)", "All owners, those without units of work among them: with the remainders it is the whole account. What to do follows from Used of held. It is a hint: a service may wait on purpose, and time that was not measured counts as not used. An estimate beside the bill.")
+    let (share, tokens) = (used_of_held(), own(TOKENS));
+    let to_do = format!("({share} unless on ({OWNER}) {tokens} == 0) or {share} * 0 - 1");
+    Panel::table("Held, used and wasted, the most wasted first (estimate)", "All owners, those without units of work among them: with the remainders it is the whole account. What to do follows from Used of held, or from no tokens. It is a hint: a service may wait on purpose, and time that was not measured counts as not used. An estimate beside the bill.")
         .height(12)
         .empty("no prices are configured, or nobody held a GPU in the last hour")
         .key("namespace", "Namespace")
@@ -213,13 +236,9 @@ fn waste() -> Panel {
         .money_column("Wasted", &format!("clamp_min({} - {}, 0)", money("held"), money("used")))
         .column("Used of held", "percentunit", &share)
         .absent("holds nothing")
-        .number_column(
-            "Output tokens",
-            0,
-            &own("sum by (namespace, owner) (namespace_owner_unit:work_units:increase1h{$own, unit=\"output_tokens\"})"),
-        )
+        .number_column("Output tokens", 0, &tokens)
         .absent("not counted")
-        .words_column("What to do", &share, TO_DO)
+        .words_column("What to do", &to_do, TO_DO)
         .absent("uses GPUs that it does not hold")
         .sorted_by(&["Wasted"])
         .paged()
@@ -276,15 +295,19 @@ fn load() -> Row {
         title: "Load by owner and model, the ten largest",
         panels: vec![
             requests("Requests running, now", "What the servers work at now.", "running"),
-            requests("Requests waiting, now", "What waits for a server; with GPUs busy it asks for more replicas.", "waiting"),
-            Panel::lines("Output tokens per second, mean of an hour", "By what the servers counted in the hour before each point.")
-                .height(10)
-                .zero_based()
-                .empty(NO_WORK)
-                .query(
-                    &own(r#"topk(10, sum by (namespace, owner) (namespace_owner_unit:work_units:increase1h{$own, unit="output_tokens"})) / 3600"#),
-                    "{{namespace}} {{owner}}",
-                ),
+            requests(
+                "Requests waiting, now",
+                "What waits for a server; with GPUs busy it asks for more replicas.",
+                "waiting",
+            ),
+            Panel::lines(
+                "Output tokens per second, mean of an hour",
+                "By what the servers counted in the hour before each point.",
+            )
+            .height(10)
+            .zero_based()
+            .empty(NO_WORK)
+            .query(&format!("topk(10, {}) / 3600", own(TOKENS)), "{{namespace}} {{owner}}"),
         ],
     }
 }
