@@ -3,14 +3,15 @@ the HorizontalPodAutoscaler and then KEDA do with the recorded series. They look
 and twenty times shorter before they scale in.
 
 Stand-ins: the servers, kube-state-metrics and the gateway are one page of ours, made of the pods that the API server has; a
-loop of ours makes pods ready, since there is no kubelet; before KEDA `ExternalMetrics` answers. KEDA is its own source without the
-scalers of other services.
+loop of ours makes pods ready, since there is no kubelet. prometheus-adapter answers until KEDA does. KEDA is its own source without
+the scalers of other services.
 
 Runs as root in a network namespace of its own.
 """
 
 import json
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -20,7 +21,6 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
-from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
@@ -29,7 +29,7 @@ from cluster import ADDRESS, ClusterNode
 from harness import ROOT, Prometheus, free_port, wait_for
 
 NAMESPACE = "GPUMETER_AUTOSCALING_NAMESPACE"
-PROGRAMS = ("openssl", "etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "prometheus", "keda-operator", "keda-adapter", "unshare", "ip")
+PROGRAMS = ("openssl", "etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "prometheus", "prometheus-adapter", "keda-operator", "keda-adapter", "unshare", "ip")
 EXAMPLES = ROOT / "examples/autoscaling"
 SYNC, DIVISOR = 1, 120  # seconds from one look to the next; how many times shorter the stabilisation is
 GROUP = "external.metrics.k8s.io"
@@ -51,15 +51,15 @@ def autoscaling(suite):
     plane = ControlPlane(suite)
     service = Service(plane)
     suite.end_first(service.end)
-    exporter = Exporter(service)
+    port = serve(service.page)
     rules = yaml.safe_load((EXAMPLES / "rules.yaml").read_text())
     for group in rules["groups"]:
         group["interval"] = "1s"
     (suite.folder / "rules.yaml").write_text(json.dumps(rules))
     prometheus = Prometheus(suite, config={
         "rule_files": [str(suite.folder / "rules.yaml")],
-        "scrape_configs": [{"job_name": "all", "honor_labels": True, "static_configs": [{"targets": [f"127.0.0.1:{exporter.port}"]}]}]})
-    metrics = ExternalMetrics(plane, prometheus)
+        "scrape_configs": [{"job_name": "all", "honor_labels": True, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}]})
+    metrics = Adapter(plane, prometheus)
     plane.serve_external_metrics("metrics", metrics.port)
     requests(suite, Scaling(suite, plane, service, metrics))
     keda(suite, Keda(plane, prometheus), service)
@@ -248,15 +248,15 @@ class Service:
         self.loop.join()
 
 
-def serve(handle, address, context=None):
-    """Serves JSON or text that a function makes of a path; returns the port."""
+def serve(page):
+    """Serves what a function returns; returns the port."""
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self):
-            status, kind, body = handle(self.path)
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
+            body = page().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -264,50 +264,35 @@ def serve(handle, address, context=None):
         def log_message(self, *_):
             pass
 
-    server = ThreadingHTTPServer((address, free_port()), Handler)
-    if context:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     Thread(target=server.serve_forever, daemon=True).start()
     return server.server_port
 
 
-class Exporter:
-    def __init__(self, service):
-        self.port = serve(lambda _: (200, "text/plain; version=0.0.4", service.page().encode()), "127.0.0.1")
-
-
-class ExternalMetrics:
-    """A server of external metrics: it answers with the series of that name, namespace and labels, and with none where there is none."""
+class Adapter:
+    """prometheus-adapter with the rules of examples/autoscaling; it looks for new series every second instead of every ten minutes."""
 
     def __init__(self, plane, prometheus):
-        self.plane, self.prometheus, self.asked = plane, prometheus, 0
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(plane.certificates / "metrics.crt", plane.certificates / "metrics.key")
-        self.port = serve(self.answer, ADDRESS, context)
+        self.prometheus, pki, config = prometheus, plane.certificates, os.environ["KUBECONFIG"]
+        self.port = free_port()
+        self.program = plane.suite.start(
+            "prometheus-adapter", "prometheus-adapter", f"--config={EXAMPLES}/prometheus-adapter.yaml", f"--prometheus-url={prometheus.url}",
+            "--metrics-relist-interval=1s", "--metrics-max-age=10m", f"--secure-port={self.port}", f"--tls-cert-file={pki}/metrics.crt",
+            f"--tls-private-key-file={pki}/metrics.key", f"--lister-kubeconfig={config}", f"--authentication-kubeconfig={config}",
+            f"--authorization-kubeconfig={config}")
 
-
-    def answer(self, path):
-        split = urlsplit(path)
-        parts = split.path.strip("/").split("/")
-        if parts[:3] != ["apis", GROUP, "v1beta1"]:
-            return 404, "application/json", b"{}"
-        if len(parts) < 6:
-            return 200, "application/json", json.dumps({
-                "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{GROUP}/v1beta1", "resources": []}).encode()
-        _, _, _, _, namespace, name = parts
-        selector = parse_qs(split.query).get("labelSelector", [""])[0]
-        labels = "".join(f', {key}="{value}"' for key, value in (one.split("=") for one in selector.split(",") if one))
-        found = self.prometheus.query(f'{name}{{namespace="{namespace}"{labels}}}')
-        self.asked += name.startswith("deployment:")
-        items = [{"metricName": name, "metricLabels": {}, "value": f"{round(float(one['value'][1]) * 1000)}m",
-                  "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(one["value"][0])))} for one in found]
-        return 200, "application/json", json.dumps({
-            "kind": "ExternalMetricValueList", "apiVersion": f"{GROUP}/v1beta1", "metadata": {}, "items": items}).encode()
+    @property
+    def asked(self):
+        """How often the autoscaler looked: nobody else queries Prometheus, and each look asks for both of its metrics."""
+        with urllib.request.urlopen(f"{self.prometheus.url}/metrics", timeout=harness.PATIENCE) as answer:
+            page = answer.read().decode()
+        counts = re.findall(r'(?m)^prometheus_http_requests_total{.*handler="/api/v1/query"} (\S+)$', page)
+        return sum(map(float, counts)) / 2
 
 
 class Keda:
-    """KEDA's operator and its server of external metrics, which take the place of ours, and its ScaledObject of the Deployment."""
+    """KEDA's operator and its server of external metrics, which take the place of prometheus-adapter, and its ScaledObject of the Deployment."""
 
     OBJECT = "/apis/keda.sh/v1alpha1/namespaces/ml/scaledobjects/chat"
 

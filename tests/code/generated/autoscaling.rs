@@ -23,7 +23,7 @@ fn the_page_about_autoscaling_shows_the_files_it_names() -> Outcome {
         page += &format!("```yaml\n{contents}```\n{rest}");
         shown += 1;
     }
-    assert_eq!(shown, 4);
+    assert_eq!(shown, 5);
     check(PAGE, &page)
 }
 
