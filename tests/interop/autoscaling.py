@@ -276,7 +276,7 @@ class Adapter:
     def __init__(self, plane, prometheus):
         self.prometheus, pki, config = prometheus, plane.certificates, os.environ["KUBECONFIG"]
         self.port = free_port()
-        self.program = plane.suite.start(
+        plane.suite.start(
             "prometheus-adapter", "prometheus-adapter", f"--config={EXAMPLES}/prometheus-adapter.yaml", f"--prometheus-url={prometheus.url}",
             "--metrics-relist-interval=1s", "--metrics-max-age=10m", f"--secure-port={self.port}", f"--tls-cert-file={pki}/metrics.crt",
             f"--tls-private-key-file={pki}/metrics.key", f"--lister-kubeconfig={config}", f"--authentication-kubeconfig={config}",
