@@ -65,10 +65,10 @@ fn recorded_series_are_named_by_level_metric_and_operation() {
         assert_eq!(parts.len(), 3, "{name}");
         let labels = promql::check(&rule.expr).unwrap().labels;
         let month = name == "month:hour_ended:group" || rule.file == OF_ALL_CLUSTERS;
-        let owner = parts[0].split('_').any(|label| label == "owner");
+        let of_all_jobs = parts[0].split('_').any(|label| ["owner", "window"].contains(&label));
         assert!(month || labels.contains("cluster"), "{name} loses cluster");
-        // The pods of an owner may be on agents of several jobs.
-        assert!(month || labels.contains("job") != owner, "{name}: its series have a job, or lose it");
+        // Prices and objectives: what they are of may be on agents of several jobs.
+        assert!(month || labels.contains("job") != of_all_jobs, "{name}: its series have a job, or lose it");
         for label in parts[0].split('_') {
             let has = labels.contains(label) || rule.labels.contains_key(label);
             assert!(has, "{name}: its series have no label {label}");

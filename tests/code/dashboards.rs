@@ -25,6 +25,11 @@ const EXCLUDED: &[(&str, &str, &str)] = &[
     ("template-instance", "node", "it shows one node, so that a line for each GPU stays readable"),
     ("template-instance", "gpu", "it shows one GPU"),
     ("target-job", "ALERTS", "alerts on a whole cluster have no job"),
+    (
+        "target-job",
+        "tenant_window:gpu_tenant_unavailable_seconds:ratio",
+        "an objective is of all jobs of a cluster",
+    ),
     ("target-job", "tenant_month:gpu_tenant_cost:sum", OF_ALL_CLUSTERS),
     ("target-job", "tenant_month:gpu_tenant_budget:spent_ratio", OF_ALL_CLUSTERS),
     ("target-job", "tenant_month:gpu_tenant_budget:projected_ratio", OF_ALL_CLUSTERS),

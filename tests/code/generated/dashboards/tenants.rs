@@ -215,7 +215,7 @@ fn availability() -> Row {
             r#"topk(10, sum by (tenant) (tenant:gpu_tenant_{part}_seconds:rate5m{{$fleet, tenant=~"$tenant", $tenants}}))"#
         ))
     };
-    let pace = r#"topk(10, max by (tenant, window) (tenant_window:gpu_tenant_unavailable_seconds:ratio{$fleet, tenant=~"$tenant", window=~"1h|6h"}) / 0.005)"#;
+    let pace = r#"topk(10, max by (tenant, window) (tenant_window:gpu_tenant_unavailable_seconds:ratio{cluster=~"$cluster", tenant=~"$tenant", window=~"1h|6h"}) / 0.005)"#;
     Row {
         title: "Availability of what tenants hold: the objective is 99.5 % in 30 days",
         panels: vec![
