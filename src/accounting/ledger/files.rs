@@ -7,18 +7,14 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 use super::error::{Cause, Error};
-use crate::runtime::file;
+use crate::runtime::file::{self, Lock, LockError};
 
 pub(super) const MODE: u32 = 0o640;
-
-/// How long a lock is waited for: [`check_unowned`] holds one for a moment, an owner for good.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 const OTHERS: u32 = 0o007;
 
@@ -109,17 +105,8 @@ pub(super) fn check_durable(directory: &Path) -> Result<bool, Cause> {
 /// owner's connection. The lock file is never removed: then two owners could lock two files of one name.
 #[derive(Debug)]
 pub(super) struct LedgerLock {
-    file: File,
-    ledger: File,
-}
-
-impl Drop for LedgerLock {
-    /// Unlocks before the files are closed: a child that another thread is starting has them open too until it executes.
-    fn drop(&mut self) {
-        for file in [&self.file, &self.ledger] {
-            let _ = file.unlock();
-        }
-    }
+    lock: Lock,
+    _ledger: Lock,
 }
 
 /// A line of the lock file. Without it an empty ledger is one that was never made, as after a kill during the first start.
@@ -137,7 +124,7 @@ impl LedgerLock {
     /// Locks the ledger, which is made where it is missing, or returns the pid of the process that has locked it.
     pub(super) fn acquire(ledger: &Path) -> Result<Self, Cause> {
         let path = lock_path(ledger);
-        let mut file = OpenOptions::new()
+        let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
@@ -154,19 +141,21 @@ impl LedgerLock {
             return Err(Cause::LockOwner { path, owner });
         }
         close_to_others(&path);
-        if !file::lock(&file, PATIENCE)? {
-            return Err(Cause::Owned { pid: file::owner(&mut file) });
-        }
-        let opened = OpenOptions::new().append(true).create(true).mode(MODE).open(ledger);
-        let opened = opened?;
-        if !file::lock(&opened, PATIENCE)? {
-            return Err(Cause::OtherName);
-        }
-        let was_made = read_lock(&mut file).contains(MADE);
+        let mut lock = Lock::take(file).map_err(|error| match error {
+            LockError::Held { pid } => Cause::Owned { pid },
+            LockError::Unavailable(error) => error.into(),
+        })?;
+        let opened = OpenOptions::new().append(true).create(true).mode(MODE).open(ledger)?;
+        let opened = Lock::take(opened).map_err(|error| match error {
+            LockError::Held { .. } => Cause::OtherName,
+            LockError::Unavailable(error) => error.into(),
+        })?;
+        let file = lock.file();
+        let was_made = read_lock(file).contains(MADE);
         file.rewind()
             .and_then(|()| file.set_len(0))
             .and_then(|()| writeln!(file, "{}", std::process::id()))?;
-        let mut lock = Self { file, ledger: opened };
+        let mut lock = Self { lock, _ledger: opened };
         if was_made {
             lock.note_made()?;
         }
@@ -190,7 +179,7 @@ impl LedgerLock {
             }
             Ok(())
         };
-        note(&mut self.file).map_err(Cause::Unwritable)
+        note(self.lock.file()).map_err(Cause::Unwritable)
     }
 }
 

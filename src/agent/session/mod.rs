@@ -32,11 +32,11 @@ use crate::holders::host::Host;
 use crate::meter::SamplerNews;
 use crate::model::{Absence, CallInFlight, Nanoseconds, Stamp};
 use crate::runtime::clock::{Clock, Stop, system_now};
+use crate::runtime::file::Lock;
 use crate::runtime::thread::{self, Thread};
 use crate::runtime::trace;
 
 use driver::DriverState;
-use node_lock::NodeLock;
 use orders::DriverPhase;
 use sampler::SamplerThread;
 
@@ -101,7 +101,7 @@ pub(crate) struct Samplers {
     thread: Option<Thread>,
     /// Failed ticks and searches by collector and reason.
     errors: BTreeMap<(Arc<str>, &'static str), u64>,
-    node: Option<NodeLock>,
+    node: Option<Lock>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

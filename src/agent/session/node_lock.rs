@@ -7,13 +7,12 @@ use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use thiserror::Error;
 
-use crate::runtime::file;
+use crate::runtime::file::{self, Lock};
 
 /// Where the lock file lies. There is no second place: two agents could each hold one. `/run/lock` is writable by every
 /// user on Debian, who could then keep the agent out.
@@ -24,12 +23,6 @@ pub(crate) const PATH: &str = "/run/gpumeter.lock";
 const MODE: u32 = 0o640;
 
 const OTHERS: u32 = 0o007;
-
-/// A held lock; the kernel releases it when the process ends, however it ends.
-#[derive(Debug)]
-pub(crate) struct NodeLock {
-    _file: File,
-}
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LockState {
@@ -60,17 +53,19 @@ pub(crate) enum LockError {
     Unavailable { path: PathBuf, source: io::Error },
 }
 
-/// Takes the lock; creates the file where that is possible.
-pub(crate) fn take(path: &Path) -> Result<NodeLock, LockError> {
+/// Takes the lock; creates the file where that is possible. The kernel releases it when the process ends, however it ends.
+pub(crate) fn take(path: &Path) -> Result<Lock, LockError> {
     let unavailable = |source| LockError::Unavailable { path: path.into(), source };
-    let mut file = open(path).map_err(unavailable)?;
+    let file = open(path).map_err(unavailable)?;
     check(path, &file)?;
-    if !file::lock(&file, Duration::ZERO).map_err(unavailable)? {
-        return Err(LockError::Held(holder(&mut file)));
-    }
+    let mut lock = Lock::take(file).map_err(|error| match error {
+        file::LockError::Held { pid } => LockError::Held(holder(pid)),
+        file::LockError::Unavailable(error) => unavailable(error),
+    })?;
+    let file = lock.file();
     // The pid is only information for people; a file that was opened read-only keeps its former text.
     let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
-    Ok(NodeLock { _file: file })
+    Ok(lock)
 }
 
 /// Whether the lock could be taken, without taking or changing anything.
@@ -83,13 +78,13 @@ pub(crate) fn look(path: &Path) -> Result<LockState, LockError> {
     };
     trusted(path, &file)?;
     if file::is_locked(&file).map_err(unavailable)? {
-        return Ok(LockState::Held(holder(&mut file)));
+        return Ok(LockState::Held(holder(file::owner(&mut file))));
     }
     Ok(LockState::Free)
 }
 
-fn holder(file: &mut File) -> String {
-    file::owner(file).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string())
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string())
 }
 
 /// Opens the file for writing, or for reading alone where the agent may not write it or `/run` is read-only to it.

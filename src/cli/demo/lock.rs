@@ -4,13 +4,12 @@
 //! lock is an advisory one on `demo.lock`, which contains the pid. The file is never removed: otherwise two demos could lock
 //! two files of the same name.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
-use std::time::Duration;
 
 use super::{DemoError, OTHER_DIRECTORY, file_error};
-use crate::runtime::file;
+use crate::runtime::file::{self, Lock, LockError};
 
 /// The file that marks a directory which a demo may overwrite and empty.
 const MARKER: &str = ".gpumeter-demo";
@@ -40,41 +39,29 @@ pub(super) fn claim(directory: &Path) -> Result<(), DemoError> {
     super::write(&marker, MARKER_TEXT.as_bytes())
 }
 
-/// A lock that lasts as long as this value.
-#[derive(Debug)]
-pub(super) struct DirectoryLock {
-    _file: File,
-}
-
-impl DirectoryLock {
-    /// Locks the directory; fails with the pid of the process that has locked it.
-    pub(super) fn take(directory: &Path) -> Result<Self, DemoError> {
-        let path = directory.join(LOCK);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(file_error(&path))?;
-        if !file::lock(&file, Duration::ZERO).map_err(file_error(&path))? {
-            return Err(DemoError::Other(format!(
-                "{}: another demo uses it, process {}; stop that one, or {OTHER_DIRECTORY}",
-                directory.display(),
-                pid(&mut file)
-            )));
-        }
-        file.set_len(0).map_err(file_error(&path))?;
-        writeln!(file, "{}", std::process::id()).map_err(file_error(&path))?;
-        Ok(Self { _file: file })
-    }
+/// Locks the directory; fails with the pid of the process that has locked it.
+pub(super) fn lock(directory: &Path) -> Result<Lock, DemoError> {
+    let path = directory.join(LOCK);
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut lock = Lock::take(file.map_err(file_error(&path))?).map_err(|error| match error {
+        LockError::Held { pid } => DemoError::Other(format!(
+            "{}: another demo uses it, process {}; stop that one, or {OTHER_DIRECTORY}",
+            directory.display(),
+            pid_text(pid)
+        )),
+        LockError::Unavailable(error) => file_error(&path)(error),
+    })?;
+    let file = lock.file();
+    file.set_len(0).map_err(file_error(&path))?;
+    writeln!(file, "{}", std::process::id()).map_err(file_error(&path))?;
+    Ok(lock)
 }
 
 pub(super) fn owner(directory: &Path) -> Option<String> {
     let mut file = file::open(&directory.join(LOCK)).ok()?;
-    file::is_locked(&file).ok()?.then(|| pid(&mut file))
+    file::is_locked(&file).ok()?.then(|| pid_text(file::owner(&mut file)))
 }
 
-fn pid(file: &mut File) -> String {
-    file::owner(file).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string())
+fn pid_text(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string())
 }

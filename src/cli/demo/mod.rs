@@ -34,7 +34,6 @@ use crate::meter::attribution::WINDOW;
 use crate::runtime::clock::{Clock, ClockPage, PageError, system_now};
 use crate::runtime::file::{self, Durability};
 use crate::runtime::thread::{self, Thread};
-use lock::DirectoryLock;
 use time::DemoTime;
 
 pub use history::{DemoHistory, HistoryExtent, HistoryPaths, parse_days, parse_nodes};
@@ -118,7 +117,7 @@ pub(crate) fn run(options: &DemoCommand) -> Result<(), DemoError> {
     let history = plan_history(options, &driver, &mut scenario, &config)?;
     make(&directory)?;
     lock::claim(&directory)?;
-    let _lock = DirectoryLock::take(&directory)?;
+    let _lock = lock::lock(&directory)?;
     if options.fresh {
         empty(&directory, &config.ledger.path)?;
     }

@@ -6,36 +6,64 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Read};
 use std::time::Duration;
 
+use thiserror::Error;
+
+/// How long a lock is waited for: [`is_locked`] and a process that is stopping have it for a moment, an owner for good.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Locks a file, and waits for that at most `patience`, since [`is_locked`] holds a lock for a moment; false where another
-/// process has it locked. The lock ends with the last descriptor of the opened file.
-///
-/// # Errors
-/// The file system has no locks.
-pub fn lock(file: &File, patience: Duration) -> io::Result<bool> {
-    let mut left = patience;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::WouldBlock) if left.is_zero() => return Ok(false),
-            Err(TryLockError::WouldBlock) => {
-                std::thread::sleep(RETRY);
-                left = left.saturating_sub(RETRY);
+/// A locked file.
+#[derive(Debug)]
+pub struct Lock(File);
+
+#[derive(Debug, Error)]
+pub enum LockError {
+    /// Another process has the file locked; its pid as it wrote it.
+    #[error("another process has it locked")]
+    Held { pid: Option<u32> },
+    /// The file system has no locks.
+    #[error(transparent)]
+    Unavailable(#[from] io::Error),
+}
+
+impl Lock {
+    pub fn take(mut file: File) -> Result<Self, LockError> {
+        let mut left = PATIENCE;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self(file)),
+                Err(TryLockError::WouldBlock) if left.is_zero() => {
+                    return Err(LockError::Held { pid: owner(&mut file) });
+                }
+                Err(TryLockError::WouldBlock) => {
+                    std::thread::sleep(RETRY);
+                    left = left.saturating_sub(RETRY);
+                }
+                Err(TryLockError::Error(error)) => return Err(error.into()),
             }
-            Err(TryLockError::Error(error)) => return Err(error),
         }
+    }
+
+    pub const fn file(&mut self) -> &mut File {
+        &mut self.0
     }
 }
 
-/// Whether another process has the file locked. The shared lock lasts until the file is closed, so that two such looks at once
-/// do not report each other.
+impl Drop for Lock {
+    /// Unlocks before the file is closed: a child that another thread is starting has it open too until it executes.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
+/// Whether another process has the file locked. Two such looks at once do not report each other.
 ///
 /// # Errors
 /// The file system has no locks.
 pub fn is_locked(file: &File) -> io::Result<bool> {
     match file.try_lock_shared() {
-        Ok(()) => Ok(false),
+        Ok(()) => file.unlock().map(|()| false),
         Err(TryLockError::WouldBlock) => Ok(true),
         Err(TryLockError::Error(error)) => Err(error),
     }
@@ -47,4 +75,21 @@ pub fn owner(file: &mut File) -> Option<u32> {
     // A file of another kind has no pid, and need not be read.
     file.take(256).read_to_string(&mut text).ok()?;
     text.lines().next()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_ends_with_its_value_and_not_with_the_last_copy_of_its_descriptor() {
+        let named = tempfile::NamedTempFile::new().unwrap();
+        let opened = named.reopen().unwrap();
+        let copy = opened.try_clone().unwrap();
+        let held = Lock::take(opened).unwrap();
+        assert!(is_locked(&named.reopen().unwrap()).unwrap());
+        drop(held);
+        assert!(!is_locked(&named.reopen().unwrap()).unwrap());
+        drop(copy);
+    }
 }

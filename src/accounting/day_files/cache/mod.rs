@@ -12,7 +12,7 @@ mod report;
 mod store;
 mod sums;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -31,7 +31,7 @@ use super::control::digest_of;
 use super::error::ExportError;
 use crate::accounting::billing::{MoneyOverflow, SumOverflow, zone_name};
 use crate::model::Utc;
-use crate::runtime::file;
+use crate::runtime::file::{Lock, LockError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
@@ -69,9 +69,6 @@ pub fn cache_name(exports: &Path) -> String {
     format!("fleet-{}", digest.get(..16).unwrap_or_default())
 }
 
-/// How long a lock of the cache is waited for: a server that was stopped has it for a moment.
-const PATIENCE: Duration = Duration::from_secs(3);
-
 /// How long a read waits for a write.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -82,7 +79,7 @@ pub struct CostCache {
     exports: PathBuf,
     zone: TimeZone,
     path: PathBuf,
-    _lock: File,
+    _lock: Lock,
 }
 
 impl CostCache {
@@ -101,9 +98,10 @@ impl CostCache {
         let lock_path = directory.join("fleet.lock");
         let lock = OpenOptions::new().create(true).append(true).mode(0o600).open(&lock_path);
         let lock = lock.map_err(failed(&lock_path))?;
-        if !file::lock(&lock, PATIENCE).map_err(failed(&lock_path))? {
-            return Err(CacheError::Locked(directory.to_owned()));
-        }
+        let lock = Lock::take(lock).map_err(|error| match error {
+            LockError::Held { .. } => CacheError::Locked(directory.to_owned()),
+            LockError::Unavailable(error) => failed(&lock_path)(error),
+        })?;
         let path = directory.join("fleet.db");
         let root = fs::canonicalize(exports).map_err(failed(exports))?;
         let made_for = format!("{SCHEMA} {} {}", zone_name(&zone, now), root.display());
