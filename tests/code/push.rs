@@ -19,6 +19,7 @@ use opentelemetry::trace::SpanContext;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::metrics::v1::metric;
 use prost::Message;
+use rustix::net::{AddressFamily, SocketType};
 use tokio::sync::watch;
 
 /// A destination that sends these responses byte for byte, each on a connection of its own.
@@ -269,15 +270,17 @@ fn the_thread_spools_and_sends_and_what_is_not_sent_waits_for_the_next_start() {
         queue.put(PushBatch { points: 1, ..batch(at, second.to_string().as_bytes()) });
     };
     // A receiver that answers one of three requests; the name of a destination is its address, so that is the same.
-    let listener = TcpListener::bind("127.0.0.3:0").unwrap();
+    // It refuses connections until it listens.
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 3], 0))).unwrap();
+    let listener = TcpListener::from(socket);
     let address = listener.local_addr().unwrap();
-    drop(listener);
     let (queue, push, destinations) = start(address);
     (1..=3).for_each(|second| put(&queue, second));
     queue.close();
     block_on(run(push, watch::channel(0).1));
     assert_eq!(destinations[0].tally().counts(), PointCounts::default());
-    let listener = TcpListener::bind(address).unwrap();
+    rustix::net::listen(&listener, 8).unwrap();
     let received = std::thread::spawn(move || {
         let receive = |_| {
             let (mut stream, _) = listener.accept().unwrap();
