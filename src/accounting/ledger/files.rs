@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 use super::error::{Cause, Error};
-use crate::runtime::file::{self, Lock, LockError};
+use crate::runtime::file::{self, Lock, NotLocked};
 
 pub(super) const MODE: u32 = 0o640;
 
@@ -142,13 +142,13 @@ impl LedgerLock {
         }
         close_to_others(&path);
         let mut lock = Lock::take(file).map_err(|error| match error {
-            LockError::Held { pid } => Cause::Owned { pid },
-            LockError::Unavailable(error) => error.into(),
+            NotLocked::Held { pid } => Cause::Owned { pid },
+            NotLocked::Unavailable(error) => error.into(),
         })?;
         let opened = OpenOptions::new().append(true).create(true).mode(MODE).open(ledger)?;
         let opened = Lock::take(opened).map_err(|error| match error {
-            LockError::Held { .. } => Cause::OtherName,
-            LockError::Unavailable(error) => error.into(),
+            NotLocked::Held { .. } => Cause::OtherName,
+            NotLocked::Unavailable(error) => error.into(),
         })?;
         let file = lock.file();
         let was_made = read_lock(file).contains(MADE);

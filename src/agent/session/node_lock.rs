@@ -59,8 +59,8 @@ pub(crate) fn take(path: &Path) -> Result<Lock, LockError> {
     let file = open(path).map_err(unavailable)?;
     check(path, &file)?;
     let mut lock = Lock::take(file).map_err(|error| match error {
-        file::LockError::Held { pid } => LockError::Held(holder(pid)),
-        file::LockError::Unavailable(error) => unavailable(error),
+        file::NotLocked::Held { pid } => LockError::Held(holder(pid)),
+        file::NotLocked::Unavailable(error) => unavailable(error),
     })?;
     let file = lock.file();
     // The pid is only information for people; a file that was opened read-only keeps its former text.

@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_millis(10);
 pub struct Lock(File);
 
 #[derive(Debug, Error)]
-pub enum LockError {
+pub enum NotLocked {
     /// Another process has the file locked; its pid as it wrote it.
     #[error("another process has it locked")]
     Held { pid: Option<u32> },
@@ -28,13 +28,13 @@ pub enum LockError {
 }
 
 impl Lock {
-    pub fn take(mut file: File) -> Result<Self, LockError> {
+    pub fn take(mut file: File) -> Result<Self, NotLocked> {
         let mut left = PATIENCE;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Self(file)),
                 Err(TryLockError::WouldBlock) if left.is_zero() => {
-                    return Err(LockError::Held { pid: owner(&mut file) });
+                    return Err(NotLocked::Held { pid: owner(&mut file) });
                 }
                 Err(TryLockError::WouldBlock) => {
                     std::thread::sleep(RETRY);

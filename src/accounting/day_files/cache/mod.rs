@@ -31,7 +31,7 @@ use super::control::digest_of;
 use super::error::ExportError;
 use crate::accounting::billing::{MoneyOverflow, SumOverflow, zone_name};
 use crate::model::Utc;
-use crate::runtime::file::{Lock, LockError};
+use crate::runtime::file::{Lock, NotLocked};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
@@ -99,8 +99,8 @@ impl CostCache {
         let lock = OpenOptions::new().create(true).append(true).mode(0o600).open(&lock_path);
         let lock = lock.map_err(failed(&lock_path))?;
         let lock = Lock::take(lock).map_err(|error| match error {
-            LockError::Held { .. } => CacheError::Locked(directory.to_owned()),
-            LockError::Unavailable(error) => failed(&lock_path)(error),
+            NotLocked::Held { .. } => CacheError::Locked(directory.to_owned()),
+            NotLocked::Unavailable(error) => failed(&lock_path)(error),
         })?;
         let path = directory.join("fleet.db");
         let root = fs::canonicalize(exports).map_err(failed(exports))?;
