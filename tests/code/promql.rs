@@ -45,13 +45,15 @@ const TRITON: &[&str] = &["namespace", "pod", "model", "version"];
 
 /// Where engines' names and labels come from, `docs/unit-cost.md` says.
 const FOREIGN: &[Foreign] = &[
-    foreign("up", &[]),
+    // Its target's labels, as on what the target answers.
+    foreign("up", &["namespace", "pod"]),
     foreign("scrape_samples_scraped", &[]),
     foreign("kube_node_spec_unschedulable", &["node"]),
     foreign("kube_pod_status_ready", &["namespace", "pod", "condition"]),
     foreign("kube_pod_owner", &["namespace", "pod", "owner_kind", "owner_name"]),
     foreign("kube_replicaset_owner", &["namespace", "replicaset", "owner_kind", "owner_name"]),
     foreign("kube_deployment_spec_replicas", &["namespace", "deployment"]),
+    foreign("kube_deployment_status_replicas_ready", &["namespace", "deployment"]),
     foreign("kueue_pending_workloads", &["cluster_queue", "status"]),
     // slurmctld's own, from Slurm 25.11 on.
     foreign("slurm_jobs_pending", &[]),

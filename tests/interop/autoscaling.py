@@ -231,6 +231,7 @@ class Service:
         for owned, deployment in self.replica_sets:
             lines.append(f'kube_replicaset_owner{{namespace="ml",replicaset="{owned}",owner_kind="Deployment",owner_name="{deployment}"}} 1')
         ready = [name for name, _, ready in self.pods if ready]
+        lines.append(f'kube_deployment_status_replicas_ready{{namespace="ml",deployment="chat"}} {len(ready)}')
         for name, owner, is_ready in self.pods:
             lines.append(f'kube_pod_owner{{namespace="ml",pod="{name}",owner_kind="ReplicaSet",owner_name="{owner}"}} 1')
             lines.append(f'kube_pod_status_ready{{namespace="ml",pod="{name}",condition="true"}} {int(is_ready)}')
