@@ -162,8 +162,9 @@ fn used_of_held() -> String {
     own(&format!("sum by ({OWNER}) ({USED_SECONDS}) / on ({OWNER}) (sum by ({OWNER}) ({HELD_SECONDS}) > 0)"))
 }
 
-/// What an owner may do, by the share of its held time that it used; below 0 where its servers counted no work.
+/// What an owner may do, by the share of its held time that it used; below 0 where its servers counted no work, or work without use.
 const TO_DO: &[(f64, &str)] = &[
+    (-1.5, "use unknown: the agents do not see its processes"),
     (-0.5, "no work: scale to zero; if GPUs are busy, look with what"),
     (0.05, "hardly works: scale in, or give it back"),
     (0.5, "waits: fewer replicas, smaller GPUs, or several models on one"),
@@ -225,8 +226,9 @@ fn waste() -> Panel {
     };
     let (share, tokens) = (used_of_held(), own(TOKENS));
     let work = format!("sum by ({OWNER}) ({})", own(UNITS));
-    let to_do = format!("({share} unless on ({OWNER}) {work} == 0) or {share} * 0 - 1");
-    Panel::table("Held, used and wasted, the most wasted first (estimate)", "All owners, those without units of work among them: with the remainders it is the whole account. What to do follows from Used of held, or from no tokens and requests. It is a hint: a service may wait on purpose, and time that was not measured counts as not used. An estimate beside the bill.")
+    let unseen = format!("({share} == 0 and on ({OWNER}) {work} > 0) - 2");
+    let to_do = format!("{unseen} or ({share} unless on ({OWNER}) {work} == 0) or {share} * 0 - 1");
+    Panel::table("Held, used and wasted, the most wasted first (estimate)", "All owners, those without units of work among them: with the remainders it is the whole account. What to do follows from Used of held, tokens and requests. It is a hint: a service may wait on purpose, and time that was not measured counts as not used. An estimate beside the bill.")
         .height(12)
         .empty("no prices are configured, or nobody held a GPU in the last hour")
         .key("namespace", "Namespace")
