@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -15,6 +16,9 @@ use super::error::{Cause, Error};
 use crate::runtime::file::{self, Lock, NotLocked};
 
 pub(super) const MODE: u32 = 0o640;
+
+/// How long a lock is waited for: [`check_unowned`] holds one for a moment, an owner for good.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 const OTHERS: u32 = 0o007;
 
@@ -141,12 +145,12 @@ impl LedgerLock {
             return Err(Cause::LockOwner { path, owner });
         }
         close_to_others(&path);
-        let mut lock = Lock::take(file).map_err(|error| match error {
+        let mut lock = Lock::take(file, PATIENCE).map_err(|error| match error {
             NotLocked::Held { pid } => Cause::Owned { pid },
             NotLocked::Unavailable(error) => error.into(),
         })?;
         let opened = OpenOptions::new().append(true).create(true).mode(MODE).open(ledger)?;
-        let opened = Lock::take(opened).map_err(|error| match error {
+        let opened = Lock::take(opened, PATIENCE).map_err(|error| match error {
             NotLocked::Held { .. } => Cause::OtherName,
             NotLocked::Unavailable(error) => error.into(),
         })?;

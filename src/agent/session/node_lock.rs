@@ -58,7 +58,7 @@ pub(crate) fn take(path: &Path) -> Result<Lock, LockError> {
     let unavailable = |source| LockError::Unavailable { path: path.into(), source };
     let file = open(path).map_err(unavailable)?;
     check(path, &file)?;
-    let mut lock = Lock::take(file).map_err(|error| match error {
+    let mut lock = Lock::take(file, file::LOOK).map_err(|error| match error {
         file::NotLocked::Held { pid } => LockError::Held(holder(pid)),
         file::NotLocked::Unavailable(error) => unavailable(error),
     })?;

@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use super::{DemoError, OTHER_DIRECTORY, file_error};
-use crate::runtime::file::{self, Lock, NotLocked};
+use crate::runtime::file::{self, LOOK, Lock, NotLocked};
 
 /// The file that marks a directory which a demo may overwrite and empty.
 const MARKER: &str = ".gpumeter-demo";
@@ -43,7 +43,7 @@ pub(super) fn claim(directory: &Path) -> Result<(), DemoError> {
 pub(super) fn lock(directory: &Path) -> Result<Lock, DemoError> {
     let path = directory.join(LOCK);
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut lock = Lock::take(file.map_err(file_error(&path))?).map_err(|error| match error {
+    let mut lock = Lock::take(file.map_err(file_error(&path))?, LOOK).map_err(|error| match error {
         NotLocked::Held { pid } => DemoError::Other(format!(
             "{}: another demo uses it, process {}; stop that one, or {OTHER_DIRECTORY}",
             directory.display(),

@@ -6,10 +6,8 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Read};
 use std::time::Duration;
 
-use thiserror::Error;
-
-/// How long a lock is waited for: [`is_locked`] and a process that is stopping have it for a moment, an owner for good.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Longer than [`is_locked`] has a lock.
+pub const LOOK: Duration = Duration::from_millis(100);
 
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -17,19 +15,18 @@ const RETRY: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Lock(File);
 
-#[derive(Debug, Error)]
+#[derive(Debug)]
 pub enum NotLocked {
     /// Another process has the file locked; its pid as it wrote it.
-    #[error("another process has it locked")]
     Held { pid: Option<u32> },
-    /// The file system has no locks.
-    #[error(transparent)]
-    Unavailable(#[from] io::Error),
+    /// It cannot be locked, as on a file system without locks.
+    Unavailable(io::Error),
 }
 
 impl Lock {
-    pub fn take(mut file: File) -> Result<Self, NotLocked> {
-        let mut left = PATIENCE;
+    /// Waits for the lock at most `patience`, at least [`LOOK`].
+    pub fn take(mut file: File, patience: Duration) -> Result<Self, NotLocked> {
+        let mut left = patience;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Self(file)),
@@ -40,7 +37,7 @@ impl Lock {
                     std::thread::sleep(RETRY);
                     left = left.saturating_sub(RETRY);
                 }
-                Err(TryLockError::Error(error)) => return Err(error.into()),
+                Err(TryLockError::Error(error)) => return Err(NotLocked::Unavailable(error)),
             }
         }
     }
@@ -86,7 +83,7 @@ mod tests {
         let named = tempfile::NamedTempFile::new().unwrap();
         let opened = named.reopen().unwrap();
         let copy = opened.try_clone().unwrap();
-        let held = Lock::take(opened).unwrap();
+        let held = Lock::take(opened, LOOK).unwrap();
         assert!(is_locked(&named.reopen().unwrap()).unwrap());
         drop(held);
         assert!(!is_locked(&named.reopen().unwrap()).unwrap());

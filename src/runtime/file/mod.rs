@@ -15,7 +15,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-pub use lock::{Lock, NotLocked, is_locked, owner};
+pub use lock::{LOOK, Lock, NotLocked, is_locked, owner};
 pub use replace::{Durability, replace};
 
 /// A value that changes with a file: editors replace it, or write it in place. Links are followed, so a link to another target

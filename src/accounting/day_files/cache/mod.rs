@@ -69,6 +69,9 @@ pub fn cache_name(exports: &Path) -> String {
     format!("fleet-{}", digest.get(..16).unwrap_or_default())
 }
 
+/// How long a lock of the cache is waited for: a server that was stopped has it for a moment.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// How long a read waits for a write.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -98,7 +101,7 @@ impl CostCache {
         let lock_path = directory.join("fleet.lock");
         let lock = OpenOptions::new().create(true).append(true).mode(0o600).open(&lock_path);
         let lock = lock.map_err(failed(&lock_path))?;
-        let lock = Lock::take(lock).map_err(|error| match error {
+        let lock = Lock::take(lock, PATIENCE).map_err(|error| match error {
             NotLocked::Held { .. } => CacheError::Locked(directory.to_owned()),
             NotLocked::Unavailable(error) => failed(&lock_path)(error),
         })?;
