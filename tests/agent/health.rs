@@ -3,8 +3,10 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Output;
 
+use gpumeter::model::HOUR;
+
 use crate::faults::start_scenario;
-use crate::running::{Demo, program, wait_until};
+use crate::running::{BEGIN, Demo, program, set_clock, wait_until};
 use crate::scrape::Scrape;
 
 /// The command's answer about a demo's agent.
@@ -305,7 +307,7 @@ fn a_reset_or_reboot_while_the_agent_is_down_clears_a_hardware_fault() {
         demo.agent.kill();
         if reboot {
             // Another clock is another boot.
-            std::fs::remove_file(demo.driver("clock")).unwrap();
+            set_clock(demo.directory.path(), BEGIN.plus(HOUR));
         } else {
             demo.state(r#"{"driver": {"epoch": 2}}"#);
         }
