@@ -236,7 +236,10 @@ fn files_that_cannot_be_used_are_named_with_a_remedy() {
 
 #[test]
 fn without_a_destination_or_an_answer_a_request_fails() {
-    let unknown = OtlpDestination::at("http://host.invalid:4318".parse().unwrap());
+    // A lookup at a silent name server lasts longer than the usual timeout.
+    let timeout = Nanoseconds::from_seconds(3_600);
+    let unknown =
+        OtlpDestination { timeout, ..OtlpDestination::at("http://host.invalid:4318".parse().unwrap()) };
     let failure = push(&Destination::new(&unknown, Signal::Metrics)).unwrap_err();
     assert!(matches!(failure, PushFailure::Unresolved(_)), "{failure}");
     let down = bound([127, 0, 0, 2]);
