@@ -69,6 +69,8 @@ fn a_running_agents_page_has_the_families_of_the_golden_page_and_its_own() {
     for label in ["collector=\"driver\"", "collector=\"kernel_log\"", "resolver=\"host\""] {
         assert!(page.contains(label), "{label}");
     }
-    let page = demo.agent.get("/metrics?profile=dcgm").1;
-    assert_eq!(families(&page), families(&dcgm));
+    // Where a sampler is late, its families are absent for a while.
+    wait_until("the families of DCGM", || {
+        families(&demo.agent.get("/metrics?profile=dcgm").1) == families(&dcgm)
+    });
 }

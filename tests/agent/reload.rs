@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::running::{Agent, Demo};
+use crate::running::{Agent, Demo, set_first_clock};
 use crate::scrape::Scrape;
 
 /// What the demo grants and charges.
@@ -31,7 +31,9 @@ impl Configured {
         let path = directory.path().join("c.yaml");
         let mut arguments = arguments.to_vec();
         arguments.extend(["--config", path.to_str().unwrap()]);
-        Agent::start(Demo::command(&directory.path().join("state"), &arguments))
+        let state = directory.path().join("state");
+        set_first_clock(&state);
+        Agent::start(Demo::command(&state, &arguments))
     }
 
     fn path(&self) -> PathBuf {

@@ -5,11 +5,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use gpumeter::model::{DAY, Nanoseconds, Utc};
+use gpumeter::runtime::clock::{ClockPage, PageState, REAL_TIME, system_now};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -17,6 +20,15 @@ use crate::scrape::{Scrape, nano};
 
 /// The longest time that anything may take before a test fails; generous, since nothing is measured here.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// When demos begin: at noon of yesterday, or of the day before it where yesterday was the last of its month. So neither
+/// ends during a test, whose bills may be of the current month, and commands that count days back from now find the account.
+pub(crate) static BEGIN: LazyLock<Utc> = LazyLock::new(|| {
+    let today = system_now().utc.floor(DAY);
+    let noon = |days_ago: u64| Utc(today.0 - days_ago * DAY.0 + DAY.0 / 2);
+    let month = |at: Utc| at.to_string()[..7].to_owned();
+    if month(noon(1)) == month(noon(0)) { noon(1) } else { noon(2) }
+});
 
 pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_gpumeter"))
@@ -59,6 +71,24 @@ fn wait(child: &mut Child, begun: Instant) -> Option<ExitStatus> {
     None
 }
 
+/// Lets a demo that has no clock in that directory yet begin at [`BEGIN`].
+pub(crate) fn set_first_clock(directory: &Path) {
+    if !directory.join("driver/clock").exists() {
+        set_clock(directory, *BEGIN);
+    }
+}
+
+/// Gives a demo that does not run another clock, that of a node which was booted 1,000 s before.
+pub(crate) fn set_clock(directory: &Path, utc: Utc) {
+    let driver = directory.join("driver");
+    std::fs::create_dir_all(&driver).unwrap();
+    // Otherwise the demo would refuse a directory that is not empty.
+    std::fs::write(directory.join(".gpumeter-demo"), "").unwrap();
+    let (origin, boottime) = (system_now().boottime, Nanoseconds::from_seconds(1_000));
+    let state = PageState { held: false, origin, elapsed: Nanoseconds(0), speed: REAL_TIME, utc, boottime };
+    ClockPage::create(&driver.join("clock"), state).unwrap();
+}
+
 /// A demo on a free port of loopback.
 pub(crate) struct Demo {
     pub(crate) directory: TempDir,
@@ -82,6 +112,7 @@ impl Demo {
     }
 
     fn launch(directory: &Path, arguments: &[&str]) -> Agent {
+        set_first_clock(directory);
         Agent::start(Self::command(directory, arguments))
     }
 

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::running::{Agent, Demo, PATIENCE, output, program, wait_until};
+use crate::running::{Agent, Demo, PATIENCE, output, program, set_first_clock, wait_until};
 use crate::scrape::Scrape;
 use crate::serve::certificates::{Certificates, Client};
 
@@ -201,7 +201,9 @@ fn with_users(directory: &Path, tenants: &str) -> Agent {
     let text = format!("{grants}web:\n  open_probes: true\n  users:\n{users}  tenants: {tenants}\n");
     std::fs::write(&config, text).unwrap();
     let arguments = ["--speed", "30", "--config", config.to_str().unwrap()];
-    Agent::start(Demo::command(&directory.join("state"), &arguments))
+    let state = directory.join("state");
+    set_first_clock(&state);
+    Agent::start(Demo::command(&state, &arguments))
 }
 
 /// Status and body for a user whose password is the name.

@@ -19,7 +19,7 @@ use opentelemetry::trace::SpanContext;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::metrics::v1::metric;
 use prost::Message;
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use tokio::sync::watch;
 
 /// A destination that sends these responses byte for byte, each on a connection of its own.
@@ -59,6 +59,14 @@ fn settings(address: SocketAddr) -> OtlpDestination {
     let endpoint = format!("http://{address}").parse().unwrap();
     // Longer than anything takes on a busy machine.
     OtlpDestination { timeout: Nanoseconds::from_seconds(3_600), ..OtlpDestination::at(endpoint) }
+}
+
+/// A socket with an address, which refuses connections until it listens.
+fn bound(host: [u8; 4]) -> TcpListener {
+    let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((host, 0))).unwrap();
+    TcpListener::from(socket)
 }
 
 /// Reads a request with a body.
@@ -228,11 +236,14 @@ fn files_that_cannot_be_used_are_named_with_a_remedy() {
 
 #[test]
 fn without_a_destination_or_an_answer_a_request_fails() {
-    let unknown = OtlpDestination::at("http://host.invalid:4318".parse().unwrap());
+    // A lookup at a silent name server lasts longer than the usual timeout.
+    let timeout = Nanoseconds::from_seconds(3_600);
+    let unknown =
+        OtlpDestination { timeout, ..OtlpDestination::at("http://host.invalid:4318".parse().unwrap()) };
     let failure = push(&Destination::new(&unknown, Signal::Metrics)).unwrap_err();
     assert!(matches!(failure, PushFailure::Unresolved(_)), "{failure}");
-    // Nobody else uses this host, so that nobody takes the port.
-    let address = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
+    let down = bound([127, 0, 0, 2]);
+    let address = down.local_addr().unwrap();
     let failure = push(&Destination::new(&settings(address), Signal::Metrics)).unwrap_err();
     assert!(matches!(&failure, PushFailure::Unreachable(reason) if reason.contains("refused")), "{failure}");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -270,10 +281,7 @@ fn the_thread_spools_and_sends_and_what_is_not_sent_waits_for_the_next_start() {
         queue.put(PushBatch { points: 1, ..batch(at, second.to_string().as_bytes()) });
     };
     // A receiver that answers one of three requests; the name of a destination is its address, so that is the same.
-    // It refuses connections until it listens.
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 3], 0))).unwrap();
-    let listener = TcpListener::from(socket);
+    let listener = bound([127, 0, 0, 3]);
     let address = listener.local_addr().unwrap();
     let (queue, push, destinations) = start(address);
     (1..=3).for_each(|second| put(&queue, second));

@@ -7,7 +7,7 @@ from report import NotPossible
 
 # Seconds of each part, on real hardware and over the simulator.
 REAL = {"pairs": 5, "looks": 5, "look": 1.5, "duty": 40, "hold": 20, "activity": 8, "record": 60, "pair": 4, "settle": 2, "kill": 6}
-SIMULATED = {"pairs": 2, "looks": 3, "look": 1.5, "duty": 10, "hold": 4, "activity": 4, "record": 20, "pair": 1, "settle": 0.5, "kill": 3}
+SIMULATED = {"pairs": 2, "looks": 3, "look": 1.5, "duty": 10, "hold": 4, "activity": 8, "record": 20, "pair": 1, "settle": 0.5, "kill": 3}
 PERIOD = 1.0
 # Share of a period at which each of two loads begins, so that they never work at one time.
 TURNS = {"low": (0.3, 0.0), "high": (0.6, 0.35)}

@@ -167,7 +167,7 @@ impl StateFiles {
 }
 
 /// A file lock between processes; released when the value is dropped or the process ends.
-pub(crate) struct FileLock(#[allow(dead_code, reason = "held, not read")] File);
+pub(crate) struct FileLock(File);
 
 impl FileLock {
     /// Waits for the exclusive lock.
@@ -199,6 +199,13 @@ impl FileLock {
     }
 }
 
+impl Drop for FileLock {
+    /// Unlocks before the file is closed: a child that another thread is starting has it open too until it executes.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,5 +221,17 @@ mod tests {
         assert_eq!((record.read(8, 2), record.read(7, 3)), (None, None));
         assert!(record.lock().is_some());
         assert!(fs::remove_dir_all(&directory).is_ok());
+    }
+
+    #[test]
+    fn a_lock_ends_with_its_value_and_not_with_the_last_copy_of_its_descriptor() {
+        let path = std::env::temp_dir().join(format!("gpumeter-lock-{}", std::process::id()));
+        let held = FileLock::exclusive(&path);
+        let copy = held.as_ref().map(|lock| lock.0.try_clone());
+        assert!(copy.is_some() && FileLock::try_exclusive(&path).is_none());
+        drop(held);
+        assert!(FileLock::try_exclusive(&path).is_some());
+        drop(copy);
+        assert!(fs::remove_file(&path).is_ok());
     }
 }

@@ -49,7 +49,12 @@ impl Drop for Lift {
 
 /// Whether a call holds the driver: its file is locked.
 fn held(node: &Node) -> bool {
-    File::open(node.path(".driver")).is_ok_and(|file| file.try_lock().is_err())
+    File::open(node.path(".driver")).is_ok_and(|file| {
+        let is_held = file.try_lock().is_err();
+        // A child that another test is starting has it open too until it executes.
+        let _ = file.unlock();
+        is_held
+    })
 }
 
 #[test]

@@ -409,6 +409,8 @@ mod tests {
         let first = bind(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(bind(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
+        // A child that another test is starting has a copy until it executes, which would go on listening.
+        rustix::net::shutdown(&first, rustix::net::Shutdown::Both).unwrap();
         drop(first);
         bind(&path).unwrap();
     }

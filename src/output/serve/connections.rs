@@ -254,6 +254,9 @@ mod tests {
         let mut others = vec![all.open().unwrap()];
         assert!(is_evicted(&half_head) && !is_evicted(&scraper), "the scraper has been idle for less time");
         let _quick = others[0].activity.begin_response().write(Bytes::from_static(b"page"));
+        // Not a second ago, however long this test is stopped.
+        let begun = now() + Duration::from_secs(60);
+        others[0].activity.state.lock().responses.insert(0, Some(begun));
         others.push(all.open().unwrap());
         let _scrape = others[1].activity.begin_response();
         assert!(is_evicted(&scraper) && !is_evicted(&slow.0));

@@ -478,6 +478,9 @@ mod tests {
         let first = bind(std::slice::from_ref(&address)).unwrap();
         let error = &bind(std::slice::from_ref(&address)).unwrap().unbound[0].error;
         assert!(error.to_string().contains("address already in use"), "{error}");
+        // A child that another test is starting has a copy until it executes, which would go on listening.
+        let ListeningSocket::Unix(socket) = &first.listeners[0].socket else { unreachable!("a path") };
+        rustix::net::shutdown(socket, rustix::net::Shutdown::Both).unwrap();
         drop(first);
         assert_eq!(bind(&[address]).unwrap().listeners.len(), 1);
         let file = directory.path().join("file");

@@ -562,7 +562,7 @@ fn a_bill_with_a_book_is_made_one_at_a_time() {
 
 #[test]
 fn a_book_is_json_of_64_kib_at_most_that_arrives_in_time() {
-    let agent = Agent::start(ServerLimits { head: Duration::from_millis(300), ..patient() });
+    let agent = Agent::start(patient());
     let told = |request: &str| {
         let answer = agent.send(request);
         (status(&answer), body(&answer).to_owned())
@@ -595,7 +595,18 @@ fn a_book_is_json_of_64_kib_at_most_that_arrives_in_time() {
     let spaced = format!("{}{}", " ".repeat(64 * 1024 - 1), "[");
     let (code, answer) = told(&format!("{}{spaced}", book_head(spaced.len())));
     assert!(code == 400 && answer.contains("not JSON"), "{code} {answer}");
-    assert_eq!(told(&format!("{}{{", book_head(2))).0, 408);
+    // On a busy machine the limit may pass before the head is read; then nothing is answered.
+    let hasty = Agent::start(ServerLimits { head: Duration::from_millis(300), ..patient() });
+    let mut late = String::new();
+    eventually(|| {
+        let mut stream = hasty.connect();
+        late = match write!(stream, "{}{{", book_head(2)) {
+            Ok(()) => rest(&mut stream),
+            Err(_) => String::new(),
+        };
+        !late.is_empty()
+    });
+    assert_eq!(status(&late), 408);
     for path in ["/api/v1/explain", "/api/v1/costs", "/api/v1/summary", "/costs"] {
         let request = format!("{}{BOOK}", book_head(BOOK.len())).replace("/api/v1/bill", path);
         assert_eq!(told(&request).0, 405, "{path}");
