@@ -40,8 +40,9 @@ fn own(expression: &str) -> String {
     expression.replace("$own", SCOPE)
 }
 
-const NO_WORK: &str = "no server of the chosen owners counted a token in the last hour";
-const NO_MONEY: &str = "no prices are configured, or no server counted a token in the last hour";
+const NO_WORK: &str =
+    "no server of the chosen owners counted a token in the last hour, or no agent saw its use";
+const NO_MONEY: &str = "no prices are configured, or not for all GPUs of an owner, or no server counted a token in the last hour";
 
 /// Money or energy of the owners that have it and produced units, divided by their units: a ratio of sums, so that it is right over
 /// several owners and clusters, too.
@@ -95,7 +96,7 @@ const TERMS: &[(&str, &str)] = &[
     ),
     (
         "No tokens, no price",
-        "the owner's servers counted none of that unit in the hour, or its GPUs have prices in two currencies.",
+        "the owner's servers counted none of that unit in the hour, or its GPUs have prices in two currencies, or one has none. No number by use or in joules: no agent saw who uses them.",
     ),
     (
         "Not counted",
@@ -164,7 +165,7 @@ fn used_of_held() -> String {
 
 /// What an owner may do, by the share of its held time that it used; below 0 where its servers counted no work, or work without use.
 const TO_DO: &[(f64, &str)] = &[
-    (-1.5, "use unknown: the agents do not see its processes"),
+    (-1.5, "use unknown: no agent sees its processes, or can measure them"),
     (-0.5, "no work: scale to zero; if GPUs are busy, look with what"),
     (0.05, "hardly works: scale in, or give it back"),
     (0.5, "waits: fewer replicas, smaller GPUs, or several models on one"),
@@ -197,9 +198,9 @@ fn price_per_unit() -> Panel {
         .number_column("Held / 1k requests", 3, &per_request)
         .absent("no price")
         .number_column("J / output token", 3, &per_token("energy", OWNER))
-        .absent("no tokens")
+        .absent("no energy")
         .number_column("Dynamic J / token", 3, &per_token("dynamic_energy", OWNER))
-        .absent("no tokens")
+        .absent("no energy")
         .column("Used of held", "percentunit", &format!("{} and on ({OWNER}) {}", used_of_held(), own(UNITS)))
         .absent("holds nothing")
         .number_column("Tokens / s", 1, &format!("{} / 3600", own(TOKENS)))
