@@ -6,7 +6,7 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Read};
 use std::time::Duration;
 
-/// Longer than [`is_locked`] has a lock.
+/// Longer than [`is_locked`] keeps a file locked.
 pub const LOOK: Duration = Duration::from_millis(100);
 
 const RETRY: Duration = Duration::from_millis(10);
@@ -24,7 +24,7 @@ pub enum NotLocked {
 }
 
 impl Lock {
-    /// Waits for the lock at most `patience`, at least [`LOOK`].
+    /// Waits for the lock at most `patience`, which should not be shorter than [`LOOK`]: a look must keep nobody out.
     pub fn take(mut file: File, patience: Duration) -> Result<Self, NotLocked> {
         let mut left = patience;
         loop {
@@ -54,7 +54,7 @@ impl Drop for Lock {
     }
 }
 
-/// Whether another process has the file locked. Two such looks at once do not report each other.
+/// Whether another process has the file locked; locks it for a moment, shared, so that two such looks do not report each other.
 ///
 /// # Errors
 /// The file system has no locks.
